@@ -1,0 +1,33 @@
+-- meta_f16 -- scale as f16, and for affine levels the offset as f16.
+--
+-- Affine, from lo and hi of the group:
+--     offset = f16(lo)     scale = f16((hi - lo) / code_max), not below the least f16 if hi > lo
+--     scale is raised to f16_up(need) if it is less than
+--         need = max((hi - offset) / (code_max + 1/2), 2 (offset - lo))
+-- so that no value of the group is further than half a step from a level of the stored pair.
+-- Symmetric levels store the scale alone, and their codes come from the scale before it is rounded:
+-- that is ggml's arithmetic, whose bytes q8_0 and q4_0 reproduce.  Whatever would leave the range of
+-- f16 is brought into it before any code is computed.
+-- A group of equal values that are f16 numbers has scale 0 and is exact.
+
+return { stage = "meta", name = "f16", text = "scale and offset as f16",
+         scale_bytes = 2, zero_bytes = 2, signed = true,
+         scale_type = "f16", zero_type = "f16", offset = "zero",
+         store_affine = [[
+const float range = least(hi - lo, float_max);
+scale_code = f16_of_f32(range / (float)code_max);
+if (hi > lo && scale_code == 0) scale_code = 1;
+zero_code = f16_of_f32(lo);
+grid.offset = f32_of_f16(zero_code);
+const float need = most((hi - grid.offset) / ((float)code_max + 0.5f),
+                        2.0f * (grid.offset - lo));
+if (f32_of_f16(scale_code) < need) {
+    scale_code = f16_of_f32(need);
+    if (f32_of_f16(scale_code) < need && scale_code < 0x7bff) ++scale_code;
+}
+scale = f32_of_f16(scale_code);
+grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;]],
+         store_symmetric = [[
+scale = clamp(wanted, -65504.0f, 65504.0f);
+scale_code = f16_of_f32(scale);
+grid.inverse = scale != 0.0f ? 1.0f / scale : 0.0f;]] }

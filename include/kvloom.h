@@ -1,0 +1,448 @@
+// kvloom.h -- a low-bit KV cache for inference engines: the public API and its manual.
+//
+// WHAT IT IS
+//
+// An engine hands kvloom the key and value rows of each token.  kvloom stores them at 1 to 8 bits a
+// value with the method that the engine names, and computes decode attention directly on the codes.
+// Kernels are written by Lua generators for one head dimension, group size, bit width and codec,
+// compiled at first use by the system's C compiler, and kept on disk by configuration.  Where there
+// is no compiler, everything still works on a plain C path that needs none.
+//
+// WHAT IT IS NOT
+//
+// It does not run models, apply RoPE, or attend within a prompt for you: keys arrive as they will be
+// dotted with queries (after RoPE), and a prompt's own attention is the engine's (kvl_attend can do
+// it too, row by row).  It does not choose positions, schedule sequences or own threads beyond one
+// pool a context.
+//
+// QUICK START
+//
+//     #define KVLOOM_IMPLEMENTATION            // in exactly one C file of the program
+//     #include "kvloom.h"
+//
+//     kvl_context_desc cd = {0};               // zero is the default, everywhere
+//     kvl_context* ctx;
+//     if (kvl_context_create(&cd, &ctx)) puts(kvl_context_message(ctx));
+//
+//     kvl_layer_desc layer = {0};
+//     layer.num_q_heads = 9;  layer.num_kv_heads = 3;  layer.head_dim = 64;
+//     layer.spec = "kivi:k2,v2,g32,sink=4,recent=128";
+//     kvl_cache_desc kd = {0};
+//     kd.num_layers = 1;  kd.layers = &layer;
+//     kvl_cache* cache;
+//     kvl_cache_create(ctx, &kd, &cache);
+//
+//     kvl_seq seq;
+//     kvl_seq_create(cache, &seq);
+//     kvl_append_desc a = {0};                 // one new row of sequence `seq` in layer 0
+//     a.num_seqs = 1;  a.seqs = &seq;  a.k.data = k;  a.v.data = v;
+//     kvl_append(cache, &a);
+//     kvl_attend_desc t = {0};
+//     t.num_seqs = 1;  t.seqs = &seq;  t.q.data = q;  t.o.data = o;
+//     kvl_attend(cache, &t);
+//
+// Link with: -llua5.4 -lm -ldl -lpthread.  examples/hello.c is the same as a whole program.
+//
+// Before the include, in the file that defines KVLOOM_IMPLEMENTATION:
+//     KVLOOM_STATIC    every function static: several copies can live in one program
+//     KVLOOM_NO_LUA    no generator: liblua is not needed, generated kernels are not made
+//     KVLOOM_DEBUG     checks kvloom's own invariants as well
+//
+// WORDS
+//
+//   row        the key or the value of one token in one KV head: head_dim numbers
+//   group      values that share one scale (and one offset)
+//   page       the unit of allocation: page_size tokens of one layer, all its KV heads
+//   sink       the first sink_len tokens of a sequence, kept in 16 bits
+//   tail       16-bit rows after the last quantized page: the newest recent_len tokens and the
+//              unfinished chunk
+//   chunk      rows that are encoded together, when all of them have left the recent window
+//   split      a part of one sequence's rows that one thread attends to
+//   spec       the text that names a cache: preset and overrides (see SPECS)
+//
+// A sequence in one layer is [sink | quantized pages | tail].  Which rows are where depends on the
+// number of tokens alone, never on how they were split into calls: with n tokens,
+//
+//     num_quantized = floor(max(0, n - sink_len - recent_len) / chunk_len) * chunk_len.
+//
+// SPECS
+//
+//     spec   = preset [ "/" preset ] [ ":" item { "," item } ]
+//     item   = "k" bits | "v" bits | "b" bits | "g" size | "kg" size | "vg" size
+//            | [ "k." | "v." ] stage "=" word | "sink=" n | "recent=" n | "chunk=" n | "page=" n
+//            | "rows=" ( "f16" | "bf16" )
+//
+// "a/b" takes the key codec of a, the value codec of b, and the windows of a.  Stages, their words
+// and the presets are printed by kvl_spec_help(), from the same tables that the parser reads.
+// Examples: "f16", "q8_0/q4_0", "kivi:k2,v2,g32", "rtn:b4,meta=f16,transform=hadamard",
+// "kivi:k2,v4,v.transform=hadamard32,sink=64,recent=256".
+//
+// NUMERICS
+//
+// Scores: softmax_scale * q.k, then the soft cap c * tanh(s / c), then the mask.  lse is the natural
+// logarithm of the sum of exp(score).  Over no rows the output is 0 and lse is -inf, which is
+// neutral in a merge.  Accumulation is float32.  Rows must be finite.  Rows enter a 16-bit window
+// first (rows=f16 by default): a value beyond the range of f16 is kept as the nearest finite f16
+// (once said through the log; rows=bf16 has the range of float), and codes are computed from rows
+// as the window holds them.  A group of equal values is exact with meta=f16.
+//
+// MEMORY
+//
+// Everything comes from the context's allocator.  kvl_estimate says beforehand, and
+// kvl_cache_stats at any time, how many bytes a cache holds; the two agree to the byte.
+//
+// ERRORS
+//
+// Every function that can fail returns kvl_status; kvl_context_message(ctx) then says what, with the
+// name, the value and the rule.  A call that fails leaves every object as it was.  Nothing is
+// printed, nothing aborts.  Passing NULL for a context, a cache or a desc is KVL_BAD_ARGUMENT.
+//
+// THREADS
+//
+// Threads may share a context.  A cache is used by one thread at a time; different caches of one
+// context may be used at once.  The message is the context's: with several threads, the last one.
+// After fork() a child must not use its parent's contexts.
+//
+// THE KERNEL CACHE
+//
+// Compiled kernels are kept in context_desc.cache_dir; NULL means KVLOOM_CACHE_DIR, else
+// XDG_CACHE_HOME/kvloom, else HOME/.cache/kvloom, else memory only; "" means memory only.  The folder
+// is private to the user (mode 0700), bounded in size, and may be deleted at any time.  A damaged
+// entry is a miss.  The folder never fails an operation.
+//
+// Environment, read once a context: KVLOOM_CACHE_DIR, KVLOOM_CC (the C compiler), KVLOOM_ISA (forces
+// avx512, avx2, neon or portable).  A field of the desc beats the variable.
+
+#ifndef KVLOOM_H
+#define KVLOOM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define KVLOOM_VERSION_MAJOR 0
+#define KVLOOM_VERSION_MINOR 1
+#define KVLOOM_VERSION_PATCH 0
+#define KVLOOM_VERSION "0.1.0"
+
+#ifdef KVLOOM_STATIC
+#if defined(__GNUC__)
+#define KVL_API __attribute__((unused)) static
+#else
+#define KVL_API static
+#endif
+#else
+#define KVL_API extern
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// STATUS
+
+// Every status and its text, once.
+#define KVL_STATUS_LIST(X) \
+    X(OK,           0, "no error") \
+    X(BAD_ARGUMENT, 1, "an argument is out of its range") \
+    X(UNSUPPORTED,  2, "valid, but this combination cannot be served") \
+    X(NO_MEMORY,    3, "the allocator returned NULL, or a byte budget is used up") \
+    X(NO_DRIVER,    4, "the CUDA driver could not be opened") \
+    X(NO_KERNEL,    5, "no kernel for this configuration, and nothing here can make it") \
+    X(GENERATE,     6, "the generator failed: a bug in it or in a codec") \
+    X(COMPILE,      7, "the compiler is missing, failed or took too long") \
+    X(DEVICE,       8, "the device reported an error")
+
+typedef enum kvl_status {
+#define KVL__STATUS_ENUM(name, value, text) KVL_##name = value,
+    KVL_STATUS_LIST(KVL__STATUS_ENUM)
+#undef KVL__STATUS_ENUM
+    KVL__STATUS_END
+} kvl_status;
+
+// The text of a status; "unknown status" for a value that is none.
+KVL_API const char* kvl_status_text(kvl_status status);
+
+// CONTEXT
+
+typedef struct kvl_context kvl_context;
+
+// Both functions or neither.  alloc returns memory aligned as malloc's, or NULL; free gets the size
+// that was asked for.  Called from any thread that uses the context.
+typedef struct kvl_allocator {
+    void* (*alloc)(size_t bytes, void* user);
+    void  (*free)(void* ptr, size_t bytes, void* user);
+    void*  user;
+} kvl_allocator;
+
+typedef enum kvl_log_level { KVL_LOG_ERROR, KVL_LOG_WARNING, KVL_LOG_INFO } kvl_log_level;
+
+// message is borrowed until the call returns; called from any thread that uses the context.
+typedef struct kvl_log {
+    void (*call)(kvl_log_level level, const char* message, void* user);
+    void*  user;
+} kvl_log;
+
+// What runs the kernels.
+typedef enum kvl_target {
+    KVL_TARGET_AUTO,        // host where its kernels can be had, else reference; said through the log
+    KVL_TARGET_REFERENCE,   // plain C, any shape, no generator and no compiler
+    KVL_TARGET_HOST         // generated for this processor; an error where they cannot be had
+} kvl_target;
+
+typedef struct kvl_context_desc {
+    kvl_target    target;
+    int           num_threads;       // 0: one a processor that this process may run on; at most 256
+    const char*   cache_dir;         // see THE KERNEL CACHE
+    uint64_t      cache_max_bytes;   // of cache_dir; 0: 256 MB
+    const char*   compiler;          // NULL: KVLOOM_CC, else cc, gcc or clang on PATH
+    int           compile_seconds;   // a compiler that runs longer is stopped; 0: 60
+    const char*   isa;               // NULL: KVLOOM_ISA, else the best that this processor has
+    kvl_allocator allocator;         // zero: malloc and free
+    kvl_log       log;               // zero: silent
+    uint32_t      end;               // must be 0: catches a desc that was not zeroed
+} kvl_context_desc;
+
+// Creates a context.  After a failure *out is a context that can only be asked for its message and
+// destroyed, except after KVL_NO_MEMORY, where it is NULL.
+// - desc is copied, strings included; the log's and the allocator's user pointers are kept.
+KVL_API kvl_status kvl_context_create(const kvl_context_desc* desc, kvl_context** out);
+
+// Frees a context.  NULL is allowed.  Every cache of it must be freed before.
+KVL_API void kvl_context_destroy(kvl_context* ctx);
+
+// The message of the last failure; "" if there was none.  Owned by the context, valid until its
+// next call.
+KVL_API const char* kvl_context_message(const kvl_context* ctx);
+
+// The compiler's whole output of the last KVL_COMPILE; "" if there was none.  Owned by the context.
+KVL_API const char* kvl_context_log(const kvl_context* ctx);
+
+// Calls body(arg, i) for each i in [0, n) on the context's threads, the caller included; returns when
+// all are done.  Calls from inside a body run in the calling thread.
+KVL_API void kvl_parallel_for(kvl_context* ctx, int64_t n, void (*body)(void* arg, int64_t i),
+                              void* arg);
+
+KVL_API int kvl_context_threads(const kvl_context* ctx);
+
+// CACHE
+
+typedef struct kvl_cache kvl_cache;
+
+typedef struct kvl_layer_desc {
+    int         num_q_heads;     // a multiple of num_kv_heads, at most 16 times it
+    int         num_kv_heads;    // 0: the layer has no cache; every other field is then ignored
+    int         head_dim;        // of keys and values; 32 to 256 in steps of 16
+    int         head_dim_v;      // of values where they differ; 0: head_dim
+    const char* spec;            // NULL: kvl_cache_desc.spec
+    float       softmax_scale;   // 0: 1 / sqrt(head_dim)
+    float       soft_cap;        // 0: none
+    int         window_len;      // a query sees the newest window_len rows, its own included; 0: all
+} kvl_layer_desc;
+
+typedef struct kvl_cache_desc {
+    int                   num_layers;
+    const kvl_layer_desc* layers;       // [num_layers]
+    const char*           spec;         // of layers that name none; NULL: "f16"
+    int                   max_seqs;     // sequences at a time; 0: no bound
+    uint64_t              max_bytes;    // budget of the whole cache; 0: no bound
+    uint32_t              end;          // must be 0
+} kvl_cache_desc;
+
+// Creates a cache: parses the specs, checks them against the shapes, makes or loads the kernels.
+// - desc is copied.  *out is NULL after a failure.
+// - errors: KVL_BAD_ARGUMENT (layer, field, value and rule), KVL_UNSUPPORTED, KVL_NO_MEMORY, and with
+//   KVL_TARGET_HOST also KVL_NO_KERNEL, KVL_GENERATE, KVL_COMPILE.
+KVL_API kvl_status kvl_cache_create(kvl_context* ctx, const kvl_cache_desc* desc, kvl_cache** out);
+
+// Frees a cache and its sequences.  NULL is allowed.
+KVL_API void kvl_cache_free(kvl_cache* cache);
+
+// SEQUENCES
+
+// A sequence of one cache.  Zero is no sequence.  A freed handle is recognised and refused.
+typedef uint64_t kvl_seq;
+
+// - errors: KVL_NO_MEMORY (also: max_seqs or max_bytes is reached).
+KVL_API kvl_status kvl_seq_create(kvl_cache* cache, kvl_seq* out);
+
+// Frees a sequence's rows in all layers.
+KVL_API kvl_status kvl_seq_free(kvl_cache* cache, kvl_seq seq);
+
+// Where the rows of a sequence are, in one layer: rows = sink + quantized + tail.
+typedef struct kvl_seq_rows {
+    int64_t rows, sink, quantized, tail;
+} kvl_seq_rows;
+
+KVL_API kvl_status kvl_seq_get_rows(const kvl_cache* cache, int layer, kvl_seq seq,
+                                    kvl_seq_rows* out);
+
+// APPEND AND ATTEND
+
+typedef enum kvl_type { KVL_F32, KVL_F16, KVL_BF16 } kvl_type;
+
+// A view of rows [num_rows, num_heads, head_dim] in the caller's memory; strides in elements of
+// `type`, 0 meaning contiguous: head_stride = head_dim, row_stride = num_heads * head_stride.
+typedef struct kvl_const_rows {
+    const void* data;
+    kvl_type    type;
+    int64_t     row_stride, head_stride;
+} kvl_const_rows;
+
+typedef struct kvl_rows {
+    void*    data;
+    kvl_type type;
+    int64_t  row_stride, head_stride;
+} kvl_rows;
+
+typedef struct kvl_append_desc {
+    int            layer;
+    int            num_seqs;
+    const kvl_seq* seqs;        // [num_seqs], all different
+    const int32_t* num_rows;    // [num_seqs] new rows of each sequence, 0 allowed; NULL: one each
+    kvl_const_rows k;           // [sum of num_rows, num_kv_heads, head_dim], sequence by sequence
+    kvl_const_rows v;           // [sum of num_rows, num_kv_heads, head_dim_v]
+    uint32_t       end;         // must be 0
+} kvl_append_desc;
+
+// Appends rows to one layer of a batch of sequences, and encodes every chunk that is complete.
+// - k and v are borrowed until the call returns.
+// - errors: KVL_BAD_ARGUMENT (also: a row that is not finite, with sequence, row, head and channel),
+//   KVL_NO_MEMORY; no sequence has changed then.
+KVL_API kvl_status kvl_append(kvl_cache* cache, const kvl_append_desc* desc);
+
+typedef struct kvl_attend_desc {
+    int            layer;
+    int            num_seqs;
+    const kvl_seq* seqs;          // [num_seqs]
+    const int32_t* q_lens;        // [num_seqs] query rows of each sequence, 0 allowed; NULL: one each
+    const int64_t* q_positions;   // [num_seqs] position of a sequence's first query row; NULL: its
+                                  // rows are the newest, kv_len - q_len
+    kvl_const_rows q;             // [sum of q_lens, num_q_heads, head_dim]
+    kvl_rows       o;             // [sum of q_lens, num_q_heads, head_dim_v]
+    float*         lse;           // [sum of q_lens, num_q_heads], natural log; may be NULL
+    uint32_t       end;           // must be 0
+} kvl_attend_desc;
+
+// Attention of query rows over the rows that the cache holds.  The query row at position p sees the
+// rows 0 .. min(p, kv_len - 1), and of these the newest window_len counted from p where the layer
+// has a window.  Several query rows of one sequence read the cache as it is, not as it was at their
+// age.  q_positions = kv_len, before the append, gives attention over the past alone, to be merged
+// with the engine's own attention within the new rows by lse.
+// - o must not overlap q.
+// - errors: KVL_BAD_ARGUMENT, KVL_NO_MEMORY; o and lse are untouched then.
+KVL_API kvl_status kvl_attend(kvl_cache* cache, const kvl_attend_desc* desc);
+
+// Writes rows [first, first + num) of a sequence as the cache holds them, in the original basis:
+// k [num, num_kv_heads, head_dim], v [num, num_kv_heads, head_dim_v]; either data may be NULL.
+KVL_API kvl_status kvl_restore(kvl_cache* cache, int layer, kvl_seq seq, int64_t first, int64_t num,
+                               const kvl_rows* k, const kvl_rows* v);
+
+// One side of the quantized rows of one KV head, by token and channel, the same on every target.
+typedef struct kvl_codes {
+    int       num_groups;       // pairs of scale and offset: groups of all rows asked for
+    uint16_t* codes;            // [num, head_dim]; 16-bit levels: the f16 or bf16 bits
+    float*    scales;           // [num_groups] as decoding uses them; per token: [num, groups of a
+    float*    offsets;          // row], per channel: [num / group_size, head_dim]; no metadata: none
+} kvl_codes;
+
+// Reads the codes of quantized rows [first, first + num), counted from the first quantized row.
+// first and num must be multiples of group_size for a side whose groups run along tokens.
+// Pass out with NULL arrays to learn num_groups; arrays are the caller's.
+KVL_API kvl_status kvl_read_codes(kvl_cache* cache, int layer, kvl_seq seq, int kv_head, int is_value,
+                                  int64_t first, int64_t num, kvl_codes* out);
+
+// MEMORY AND DESCRIPTION
+
+typedef struct kvl_stats {
+    uint64_t bytes;             // held by the cache, everything included
+    uint64_t peak_bytes;
+    uint64_t page_bytes;        // of quantized pages in use
+    uint64_t window_bytes;      // of sink and tail buffers
+    uint64_t other_bytes;       // tables, scratch, descriptions
+    uint64_t f16_bytes;         // what the same rows take as f16, without tables
+    int64_t  num_rows;          // rows x layers
+    int64_t  num_quantized;     // of these, in pages
+    int      num_seqs;
+} kvl_stats;
+
+KVL_API kvl_status kvl_cache_stats(const kvl_cache* cache, kvl_stats* out);
+
+// The bytes that a cache of this desc holds with num_seqs sequences of num_rows rows in every layer:
+// what kvl_cache_stats reports then.  Creates nothing that stays.
+KVL_API kvl_status kvl_estimate(kvl_context* ctx, const kvl_cache_desc* desc, int num_seqs,
+                                int64_t num_rows, uint64_t* bytes);
+
+// Writes text that says what is active: target and why, kernels and where they came from, and for
+// each layer spec, stages, bits a value of keys and values, windows, page.  Writes at most `size`
+// bytes, terminated; *needed (may be NULL) is the whole length with its terminator.
+KVL_API kvl_status kvl_describe(const kvl_cache* cache, char* text, size_t size, size_t* needed);
+
+// What one layer's spec came to.
+typedef struct kvl_layer_info {
+    char   spec[192];                 // canonical: parses to the same cache
+    double k_bits, v_bits;            // a value in pages: codes and metadata
+    int    sink_len, recent_len, chunk_len, page_size;
+    int    uses_generated;            // 1: generated kernels; 0: reference
+} kvl_layer_info;
+
+KVL_API kvl_status kvl_cache_layer_info(const kvl_cache* cache, int layer, kvl_layer_info* out);
+
+// The presets, stages and words that specs are made of, as text for people.  Static.
+KVL_API const char* kvl_spec_help(void);
+
+// Checks a layer's spec against its shape without making anything.
+KVL_API kvl_status kvl_spec_check(kvl_context* ctx, const kvl_layer_desc* layer,
+                                  kvl_layer_info* out);
+
+// THE KERNEL CACHE ON DISK
+
+typedef struct kvl_disk_entry {
+    char     name[160];         // readable part and hash
+    uint64_t bytes;
+    int64_t  age_seconds;       // since last use
+    int      ok;                // 1: complete, its checksum holds
+} kvl_disk_entry;
+
+typedef enum kvl_disk_action {
+    KVL_DISK_LIST,      // visits every entry; its contents are checked
+    KVL_DISK_PRUNE,     // removes damaged and foreign files and, beyond max_bytes, the longest unused
+    KVL_DISK_CLEAR      // removes every entry
+} kvl_disk_action;
+
+// Looks through or cleans the context's kernel cache folder.  visit (may be NULL) sees each entry
+// that is listed or removed.  KVL_UNSUPPORTED where there is no folder.
+KVL_API kvl_status kvl_disk(kvl_context* ctx, kvl_disk_action action, uint64_t max_bytes,
+                            void (*visit)(const kvl_disk_entry* entry, void* user), void* user);
+
+// The folder in use; "" if kernels are kept in memory only.  Owned by the context.
+KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // KVLOOM_H
+
+#ifdef KVLOOM_IMPLEMENTATION
+#ifndef KVLOOM_IMPLEMENTATION_DONE
+#define KVLOOM_IMPLEMENTATION_DONE
+#include "kvl_base.h"
+#include "kvl_threads.h"
+#include "kvl_table.h"
+#include "kvl_config.h"
+#include "kvl_layout.h"
+#include "kvl_args.h"
+#include "kvl_ref.h"
+#include "kvl_text.h"
+#include "kvl_lua.h"
+#include "kvl_isa.h"
+#include "kvl_disk.h"
+#include "kvl_compile.h"
+#include "kvl_kernels.h"
+#include "kvl_context.h"
+#include "kvl_plan.h"
+#include "kvl_store.h"
+#include "kvl_ops.h"
+#include "kvl_describe.h"
+#endif
+#endif

@@ -1,0 +1,90 @@
+// kvl_args.h -- the interface between the runtime and its kernels, generated or not.
+//
+// This file is part of every generated program as well: an edit here changes the text of all of them,
+// and with it their keys on disk.  C99 that is also C++17.
+//
+// A kernel works on one KV head of one layer.  num_heads is the number of query heads that share it.
+// 16-bit rows are f16 or bf16, as the program was made for; `page` points at one side (keys or values)
+// of one KV head's part of a page.
+
+#ifndef KVL_ARGS_H
+#define KVL_ARGS_H
+
+#include <stdint.h>
+
+enum {
+    KVL__ABI = 1,
+    KVL__SCRATCH_BYTES = 65536     // the most that a program may ask for a thread
+};
+
+// Rows [num_rows, head_dim] in the window, 16 bits, become the page's rows first_row ...
+// first_row and num_rows are multiples of the groups that run along tokens.
+typedef struct kvl__encode_args {
+    const void*     codec;        // of the reference; generated kernels know theirs
+    const uint16_t* rows;         // [num_rows, row_stride]
+    int64_t         row_stride;   // elements
+    unsigned char*  page;         // bits of rows that are not written yet are zero
+    int32_t         page_size, first_row, num_rows;
+} kvl__encode_args;
+
+// The inverse, for rows [first_row, first_row + num_rows) of a page.
+typedef struct kvl__decode_args {
+    const void*          codec;
+    const unsigned char* page;
+    int32_t              page_size, first_row, num_rows;
+    float*               rows;      // [num_rows, head_dim] in the original basis; NULL: not asked
+    uint16_t*            codes;     // [num_rows, head_dim]; NULL: not asked
+    float*               scales;    // per token [num_rows, groups of a row], per channel
+    float*               offsets;   // [num_rows / group_size, head_dim]
+} kvl__decode_args;
+
+// A stretch of 16-bit rows of one KV head: sink or tail.
+typedef struct kvl__window {
+    const uint16_t* k;            // [num_rows, head_dim_k], contiguous
+    const uint16_t* v;            // [num_rows, head_dim_v]
+    int64_t         num_rows;     // visible ones
+} kvl__window;
+
+// One part of the rows that num_heads queries attend to: two windows, or rows of pages.
+typedef struct kvl__attend_args {
+    const void*                 k_codec;
+    const void*                 v_codec;
+    int32_t                     num_heads, page_size;
+    const float*                q;            // [num_heads, head_dim_k], times softmax_scale
+    float                       soft_cap;     // 0: none
+    kvl__window                 windows[2];   // used if pages is NULL
+    const unsigned char* const* pages;        // page contents, all heads
+    int64_t                     k_offset;     // of this KV head's keys and values in a page, bytes
+    int64_t                     v_offset;
+    int64_t                     first_row;    // visible rows [first_row, end_row), counted from the
+    int64_t                     end_row;      // first row of pages[0]
+    float*                      o;            // [num_heads, head_dim_v] of the part, normalised; of
+                                              // pages in the value codec's basis
+    float*                      lse;          // [num_heads]; -inf and o = 0 where nothing is visible
+    void*                       scratch;      // scratch_bytes of the program, one thread's
+} kvl__attend_args;
+
+// In place: queries [num_heads, head_dim_k] into the key codec's basis, outputs
+// [num_heads, head_dim_v] out of the value codec's.
+typedef struct kvl__basis_args {
+    const void* codec;
+    float*      x;
+    int32_t     num_heads;
+} kvl__basis_args;
+
+// What a program exports, as `kvl__program`.
+typedef struct kvl__program {
+    int32_t abi, lanes;
+    int64_t k_page_bytes, v_page_bytes;       // of one KV head and one page
+    int64_t scratch_bytes;
+    void (*encode_keys)(const kvl__encode_args*);
+    void (*encode_values)(const kvl__encode_args*);
+    void (*decode_keys)(const kvl__decode_args*);
+    void (*decode_values)(const kvl__decode_args*);
+    void (*attend_windows)(const kvl__attend_args*);
+    void (*attend_pages)(const kvl__attend_args*);
+    void (*prepare_query)(const kvl__basis_args*);
+    void (*finish_output)(const kvl__basis_args*);
+} kvl__program;
+
+#endif

@@ -1,0 +1,432 @@
+// kvl_config.h -- spec text and shape -> checked, canonical config; config -> text and fields.
+//
+// The one parser of specs.  What words exist, and what they demand of each other, stands in
+// kvl_table.h, which is made from gen/: no codec is named here.
+
+#ifndef KVL_CONFIG_H
+#define KVL_CONFIG_H
+
+#include "kvl_base.h"
+#include "kvl_table.h"
+
+// How one side, keys or values, is stored.  Zeroed, then assigned field by field.
+typedef struct kvl__codec {
+    int32_t preset;                    // that it started from: for the canonical text only
+    int32_t bits, head_dim;
+    int32_t group_size;                // 0: no groups, no metadata
+    int32_t rows;                      // type of window rows: 0 f16, 1 bf16
+    int32_t words[KVL__NUM_STAGES];    // index into kvl__stages[stage].words
+    int32_t numbers[KVL__NUM_STAGES];
+} kvl__codec;
+
+typedef struct kvl__config {
+    kvl__codec side[2];                // keys, values
+    int32_t    num_kv_heads, num_heads;   // num_heads: query heads of one KV head
+    int32_t    sink_len, recent_len, chunk_len, page_size;
+} kvl__config;
+
+enum { KVL__SPEC_BYTES = 192, KVL__WORD_BYTES = 64 };
+
+typedef struct kvl__parse {
+    kvl_context* ctx;
+    char         where[32];            // "layer 3: " or ""
+    const char*  spec;
+    kvl__config* config;
+} kvl__parse;
+
+#define KVL__SPEC_FAIL(p, ...) kvl__spec_fail((p), __VA_ARGS__)
+
+__attribute__((format(printf, 2, 3)))
+KVL__FN kvl_status kvl__spec_fail(const kvl__parse* p, const char* format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return kvl__fail(p->ctx, KVL_BAD_ARGUMENT, "%sspec '%.160s': %s", p->where, p->spec, text);
+}
+
+// Appends to a fixed buffer; what does not fit is cut.
+__attribute__((format(printf, 3, 4)))
+KVL__FN void kvl__append_text(char* text, size_t size, const char* format, ...)
+{
+    const size_t used = strlen(text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + used, size - used, format, args);
+    va_end(args);
+}
+
+KVL__FN const kvl__word* kvl__word_of(const kvl__codec* c, int stage)
+{
+    return &kvl__stages[stage].words[c->words[stage]];
+}
+
+KVL__FN int kvl__is_raw(const kvl__codec* c)
+{
+    return c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_F16 ||
+           c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_BF16;
+}
+
+// Digits alone, at most 9 of them: else -1.
+KVL__FN int32_t kvl__parse_count(const char* text)
+{
+    int32_t value = 0;
+    int n = 0;
+    for (; *text; ++text, ++n) {
+        if (*text < '0' || *text > '9' || n == 9) return -1;
+        value = value * 10 + (*text - '0');
+    }
+    return n > 0 ? value : -1;
+}
+
+KVL__FN kvl_status kvl__parse_preset(kvl__parse* p, const char* name, int side)
+{
+    char allowed[256] = "";
+    for (int i = 0; i < KVL__NUM_PRESETS; ++i) {
+        const kvl__preset* preset = &kvl__presets[i];
+        if (strcmp(name, preset->name) == 0) {
+            kvl__codec* c = &p->config->side[side];
+            c->preset = i;
+            c->bits = preset->side[side].bits;
+            c->group_size = preset->side[side].group_size;
+            memcpy(c->words, preset->side[side].words, sizeof c->words);
+            memcpy(c->numbers, preset->side[side].numbers, sizeof c->numbers);
+            return KVL_OK;
+        }
+        kvl__append_text(allowed, sizeof allowed, "%s%s", i ? ", " : "", preset->name);
+    }
+    return KVL__SPEC_FAIL(p, "'%s': no such preset: must be one of %s", name, allowed);
+}
+
+// "word" or "word12" of a stage that may take a number.
+KVL__FN kvl_status kvl__parse_stage_word(kvl__parse* p, int stage, const char* word, int sides)
+{
+    const kvl__stage_info* info = &kvl__stages[stage];
+    char allowed[256] = "";
+    for (int i = 0; i < info->num_words; ++i) {
+        const kvl__word* w = &info->words[i];
+        const size_t n = strlen(w->name);
+        int32_t number = 0;
+        int found = strcmp(word, w->name) == 0;
+        if (!found && w->takes_number && strncmp(word, w->name, n) == 0) {
+            number = kvl__parse_count(word + n);
+            found = number > 0;
+        }
+        if (found) {
+            for (int side = 0; side < 2; ++side) {
+                if (!(sides & 1 << side)) continue;
+                p->config->side[side].words[stage] = i;
+                p->config->side[side].numbers[stage] = number;
+            }
+            return KVL_OK;
+        }
+        kvl__append_text(allowed, sizeof allowed, "%s%s%s", i ? ", " : "", w->name,
+                         w->takes_number ? "[N]" : "");
+    }
+    return KVL__SPEC_FAIL(p, "%s = '%s': must be one of %s", info->name, word, allowed);
+}
+
+KVL__FN kvl_status kvl__parse_rows(kvl__parse* p, const char* word)
+{
+    const int bf16 = strcmp(word, "bf16") == 0;
+    if (!bf16 && strcmp(word, "f16") != 0)
+        return KVL__SPEC_FAIL(p, "rows = '%s': must be one of f16, bf16", word);
+    p->config->side[0].rows = p->config->side[1].rows = bf16;
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__parse_named(kvl__parse* p, const char* name, const char* value)
+{
+    kvl__config* c = p->config;
+    static const char* const windows[] = { "sink", "recent", "chunk", "page" };
+    static const int32_t most[] = { 1 << 20, 1 << 20, 4096, 4096 };
+    int32_t* const fields[] = { &c->sink_len, &c->recent_len, &c->chunk_len, &c->page_size };
+    for (int i = 0; i < 4; ++i) {
+        if (strcmp(name, windows[i]) != 0) continue;
+        const int32_t least = i < 2 ? 0 : 1, count = kvl__parse_count(value);
+        if (count < least || count > most[i])
+            return KVL__SPEC_FAIL(p, "%s = '%s': must be a number of tokens from %d to %d", name,
+                                  value, least, most[i]);
+        *fields[i] = count;
+        return KVL_OK;
+    }
+    if (strcmp(name, "rows") == 0) return kvl__parse_rows(p, value);
+    int sides = 3;
+    const char* stage = name;
+    if ((name[0] == 'k' || name[0] == 'v') && name[1] == '.') {
+        sides = name[0] == 'k' ? 1 : 2;
+        stage = name + 2;
+    }
+    char allowed[256] = "sink, recent, chunk, page, rows";
+    for (int i = 0; i < KVL__NUM_STAGES; ++i) {
+        if (strcmp(stage, kvl__stages[i].name) == 0)
+            return kvl__parse_stage_word(p, i, value, sides);
+        kvl__append_text(allowed, sizeof allowed, ", %s", kvl__stages[i].name);
+    }
+    return KVL__SPEC_FAIL(p, "'%s': no such name: must be one of %s (k. or v. before a stage: one "
+                          "side)", name, allowed);
+}
+
+// k2, v4, b3, g32, kg64, vg128.
+KVL__FN kvl_status kvl__parse_short(kvl__parse* p, const char* item)
+{
+    int sides = 3;
+    const char* at = item;
+    if (*at == 'k' || *at == 'v') sides = *at++ == 'k' ? 1 : 2;
+    const int group = *at == 'g';
+    if (group || (sides == 3 && *at == 'b')) ++at;
+    const int32_t count = at == item ? -1 : kvl__parse_count(at);
+    if (count < 0)
+        return KVL__SPEC_FAIL(p, "'%s': must be kBITS, vBITS, bBITS, gSIZE, kgSIZE, vgSIZE or "
+                              "name=word", item);
+    for (int side = 0; side < 2; ++side) {
+        if (!(sides & 1 << side)) continue;
+        if (group) p->config->side[side].group_size = count;
+        else p->config->side[side].bits = count;
+    }
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__parse_item(kvl__parse* p, char* item)
+{
+    char* equals = strchr(item, '=');
+    if (!equals) return kvl__parse_short(p, item);
+    *equals = 0;
+    return kvl__parse_named(p, item, equals + 1);
+}
+
+// Copies up to one of `stops` into word; returns where it stopped, or NULL if it is too long.
+KVL__FN const char* kvl__parse_until(const char* text, const char* stops, char* word)
+{
+    const size_t n = strcspn(text, stops);
+    if (n >= KVL__WORD_BYTES) return NULL;
+    memcpy(word, text, n);
+    word[n] = 0;
+    return text + n;
+}
+
+KVL__FN kvl_status kvl__parse_text(kvl__parse* p)
+{
+    char word[KVL__WORD_BYTES];
+    const char* at = kvl__parse_until(p->spec, "/:", word);
+    if (!at) return KVL__SPEC_FAIL(p, "a word of %d letters or more", KVL__WORD_BYTES);
+    KVL__TRY(kvl__parse_preset(p, word, 0));
+    if (*at == '/') {
+        at = kvl__parse_until(at + 1, ":", word);
+        if (!at) return KVL__SPEC_FAIL(p, "a word of %d letters or more", KVL__WORD_BYTES);
+    }
+    KVL__TRY(kvl__parse_preset(p, word, 1));
+    const kvl__preset* preset = &kvl__presets[p->config->side[0].preset];
+    p->config->sink_len = preset->sink_len;
+    p->config->recent_len = preset->recent_len;
+    p->config->chunk_len = preset->chunk_len;
+    p->config->page_size = preset->page_size;
+    p->config->side[0].rows = p->config->side[1].rows = preset->rows;
+    while (*at) {
+        at = kvl__parse_until(at + 1, ",", word);
+        if (!at) return KVL__SPEC_FAIL(p, "a word of %d letters or more", KVL__WORD_BYTES);
+        KVL__TRY(kvl__parse_item(p, word));
+    }
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__check_bits(const kvl__parse* p, const kvl__codec* c, char side)
+{
+    const kvl__word* levels = kvl__word_of(c, KVL__STAGE_LEVELS);
+    const kvl__word* fit = kvl__word_of(c, KVL__STAGE_FIT);
+    char allowed[64] = "";
+    for (int b = 1; b <= 16; ++b)
+        if ((levels->bits_mask >> b & 1u) && b >= fit->min_bits)
+            kvl__append_text(allowed, sizeof allowed, "%s%d", *allowed ? ", " : "", b);
+    if (c->bits < 1 || c->bits > 16 || !(levels->bits_mask >> c->bits & 1u) ||
+        c->bits < fit->min_bits)
+        return KVL__SPEC_FAIL(p, "%c%d: bits with levels = %s, fit = %s must be one of %s", side,
+                              c->bits, levels->name, fit->name, allowed);
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__check_words(const kvl__parse* p, const kvl__codec* c, char side)
+{
+    const kvl__word* levels = kvl__word_of(c, KVL__STAGE_LEVELS);
+    const kvl__word* fit = kvl__word_of(c, KVL__STAGE_FIT);
+    const kvl__word* meta = kvl__word_of(c, KVL__STAGE_META);
+    if (c->words[KVL__STAGE_FIT] == KVL__FIT_NONE)
+        return KVL__SPEC_FAIL(p, "%c.fit = none: levels = %s need a fit", side, levels->name);
+    if (fit->levels >= 0 && fit->levels != c->words[KVL__STAGE_LEVELS])
+        return KVL__SPEC_FAIL(p, "%c.fit = %s: is for levels = %s, not %s", side, fit->name,
+                              kvl__stages[KVL__STAGE_LEVELS].words[fit->levels].name, levels->name);
+    if (c->words[KVL__STAGE_META] == KVL__META_NONE)
+        return KVL__SPEC_FAIL(p, "%c.meta = none: levels = %s have a scale to store", side,
+                              levels->name);
+    if (fit->has_sign && !meta->has_sign)
+        return KVL__SPEC_FAIL(p, "%c.meta = %s: cannot store the sign that the scale of fit = %s "
+                              "has", side, meta->name, fit->name);
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__check_group(const kvl__parse* p, const kvl__codec* c, char side)
+{
+    const int per_token = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_TOKEN;
+    if (c->group_size < 2 || c->group_size > 4096)
+        return KVL__SPEC_FAIL(p, "%cg%d: group size must be from 2 to 4096", side, c->group_size);
+    if (per_token && c->head_dim % c->group_size != 0)
+        return KVL__SPEC_FAIL(p, "%cg%d: with %c.axis = per_token the group size must divide "
+                              "head_dim = %d", side, c->group_size, side, c->head_dim);
+    return KVL_OK;
+}
+
+// Resolves the piece of a transform that takes one.
+KVL__FN kvl_status kvl__check_transform(const kvl__parse* p, kvl__codec* c, char side)
+{
+    const kvl__word* word = kvl__word_of(c, KVL__STAGE_TRANSFORM);
+    int32_t* piece = &c->numbers[KVL__STAGE_TRANSFORM];
+    if (!word->takes_number) return KVL_OK;
+    if (*piece == 0) *piece = c->head_dim & -c->head_dim;
+    if (*piece < 2 || (*piece & (*piece - 1)) || c->head_dim % *piece != 0)
+        return KVL__SPEC_FAIL(p, "%c.transform = %s%d: the piece must be a power of two that "
+                              "divides head_dim = %d", side, word->name, *piece, c->head_dim);
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__check_side(const kvl__parse* p, kvl__codec* c, char side)
+{
+    KVL__TRY(kvl__check_bits(p, c, side));
+    if (kvl__is_raw(c)) {
+        c->group_size = 0;
+        c->words[KVL__STAGE_FIT] = KVL__FIT_NONE;
+        c->words[KVL__STAGE_META] = KVL__META_NONE;
+        c->words[KVL__STAGE_AXIS] = KVL__AXIS_PER_TOKEN;
+        c->words[KVL__STAGE_ROUND] = KVL__ROUND_NEAREST;
+    } else {
+        KVL__TRY(kvl__check_words(p, c, side));
+        KVL__TRY(kvl__check_group(p, c, side));
+    }
+    return kvl__check_transform(p, c, side);
+}
+
+KVL__FN int32_t kvl__lcm(int32_t a, int32_t b)
+{
+    int32_t x = a, y = b;
+    while (y) { const int32_t r = x % y; x = y; y = r; }
+    return a / x * b;
+}
+
+// Chunk and page follow from the groups that run along tokens, unless they are given.
+KVL__FN kvl_status kvl__check_windows(const kvl__parse* p, kvl__config* c)
+{
+    int32_t along = 1;
+    for (int side = 0; side < 2; ++side)
+        if (c->side[side].words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL)
+            along = kvl__lcm(along, c->side[side].group_size);
+    if (along > 4096)
+        return KVL__SPEC_FAIL(p, "kg%d, vg%d: groups along tokens need chunks of %d rows, at most "
+                              "4096", c->side[0].group_size, c->side[1].group_size, along);
+    if (c->chunk_len == 0) c->chunk_len = along;
+    if (c->chunk_len % along != 0)
+        return KVL__SPEC_FAIL(p, "chunk = %d: must be a multiple of %d, the groups along tokens",
+                              c->chunk_len, along);
+    const int32_t unit = kvl__lcm(16, c->chunk_len);       // 16: tokens of a tile
+    if (c->page_size == 0) c->page_size = (63 + unit) / unit * unit;
+    if (c->page_size % unit != 0)
+        return KVL__SPEC_FAIL(p, "page = %d: must be a multiple of %d (16 and the chunk)",
+                              c->page_size, unit);
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__check_head_dim(const kvl__parse* p, const char* name, int dim)
+{
+    KVL__REQUIRE(p->ctx, dim >= 32 && dim <= 256 && dim % 16 == 0, KVL_BAD_ARGUMENT,
+                 "%s%s = %d: must be 32 to 256 in steps of 16", p->where, name, dim);
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__check_layer(const kvl__parse* p, const kvl_layer_desc* l)
+{
+    KVL__REQUIRE(p->ctx, l->num_kv_heads > 0 && l->num_kv_heads <= 1024, KVL_BAD_ARGUMENT,
+                 "%snum_kv_heads = %d: must be 1 to 1024", p->where, l->num_kv_heads);
+    KVL__REQUIRE(p->ctx, l->num_q_heads > 0 && l->num_q_heads % l->num_kv_heads == 0 &&
+                 l->num_q_heads / l->num_kv_heads <= 16, KVL_BAD_ARGUMENT,
+                 "%snum_q_heads = %d: must be 1 to 16 times num_kv_heads = %d", p->where,
+                 l->num_q_heads, l->num_kv_heads);
+    KVL__TRY(kvl__check_head_dim(p, "head_dim", l->head_dim));
+    if (l->head_dim_v) KVL__TRY(kvl__check_head_dim(p, "head_dim_v", l->head_dim_v));
+    KVL__REQUIRE(p->ctx, kvl__is_finite(l->softmax_scale) && l->softmax_scale >= 0,
+                 KVL_BAD_ARGUMENT, "%ssoftmax_scale = %g: must be finite and not negative",
+                 p->where, (double)l->softmax_scale);
+    KVL__REQUIRE(p->ctx, kvl__is_finite(l->soft_cap) && l->soft_cap >= 0, KVL_BAD_ARGUMENT,
+                 "%ssoft_cap = %g: must be finite and not negative", p->where,
+                 (double)l->soft_cap);
+    KVL__REQUIRE(p->ctx, l->window_len >= 0, KVL_BAD_ARGUMENT,
+                 "%swindow_len = %d: must not be negative", p->where, l->window_len);
+    return KVL_OK;
+}
+
+// Sets *config from a layer with heads.  `layer` is its index for messages; -1: none.
+KVL__FN kvl_status kvl__config_create(kvl_context* ctx, int layer, const kvl_layer_desc* desc,
+                                      const char* spec, kvl__config* config)
+{
+    kvl__parse p;
+    memset(config, 0, sizeof *config);
+    memset(&p, 0, sizeof p);
+    p.ctx = ctx;
+    p.config = config;
+    p.spec = desc->spec ? desc->spec : spec ? spec : kvl__default_spec;
+    if (layer >= 0) snprintf(p.where, sizeof p.where, "layer %d: ", layer);
+    KVL__TRY(kvl__check_layer(&p, desc));
+    config->num_kv_heads = desc->num_kv_heads;
+    config->num_heads = desc->num_q_heads / desc->num_kv_heads;
+    KVL__TRY(kvl__parse_text(&p));
+    config->side[0].head_dim = desc->head_dim;
+    config->side[1].head_dim = desc->head_dim_v ? desc->head_dim_v : desc->head_dim;
+    KVL__TRY(kvl__check_side(&p, &config->side[0], 'k'));
+    KVL__TRY(kvl__check_side(&p, &config->side[1], 'v'));
+    return kvl__check_windows(&p, config);
+}
+
+// Codes and metadata of one value in a page, in bits.
+KVL__FN double kvl__codec_bits(const kvl__codec* c)
+{
+    const kvl__word* meta = kvl__word_of(c, KVL__STAGE_META);
+    if (c->group_size == 0) return c->bits;
+    const int zero = c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_AFFINE ? meta->zero_bytes : 0;
+    return c->bits + 8.0 * (meta->scale_bytes + zero) / c->group_size;
+}
+
+KVL__FN void kvl__canonical_side(const kvl__config* config, int side, char* text, size_t size)
+{
+    const kvl__codec* c = &config->side[side];
+    const kvl__preset_side* from = &kvl__presets[c->preset].side[side];
+    const char name = side ? 'v' : 'k';
+    if (!kvl__is_raw(c) || c->bits != from->bits)
+        kvl__append_text(text, size, ",%c%d", name, c->bits);
+    if (c->group_size) kvl__append_text(text, size, ",%cg%d", name, c->group_size);
+    for (int stage = 0; stage < KVL__NUM_STAGES; ++stage) {
+        if (c->words[stage] == from->words[stage] && c->numbers[stage] == from->numbers[stage])
+            continue;
+        kvl__append_text(text, size, ",%c.%s=%s", name, kvl__stages[stage].name,
+                         kvl__word_of(c, stage)->name);
+        if (c->numbers[stage]) kvl__append_text(text, size, "%d", c->numbers[stage]);
+    }
+}
+
+// The spec that parses to this config, with what was derived written out.
+KVL__FN void kvl__canonical_spec(const kvl__config* c, char* text, size_t size)
+{
+    const char* k = kvl__presets[c->side[0].preset].name;
+    const char* v = kvl__presets[c->side[1].preset].name;
+    char items[KVL__SPEC_BYTES] = "";
+    kvl__canonical_side(c, 0, items, sizeof items);
+    kvl__canonical_side(c, 1, items, sizeof items);
+    kvl__append_text(items, sizeof items, ",sink=%d,recent=%d,chunk=%d,page=%d,rows=%s",
+                     c->sink_len, c->recent_len, c->chunk_len, c->page_size,
+                     c->side[0].rows ? "bf16" : "f16");
+    *text = 0;
+    kvl__append_text(text, size, "%s%s%s:%s", k, c->side[0].preset == c->side[1].preset ? "" : "/",
+                     c->side[0].preset == c->side[1].preset ? "" : v, items + 1);
+}
+
+KVL__PUBLIC const char* kvl_spec_help(void) { return kvl__spec_help_text; }
+
+#endif

@@ -1,0 +1,208 @@
+// kvl_describe.h -- what a cache is and what it takes: statistics, estimate, description.
+
+#ifndef KVL_DESCRIBE_H
+#define KVL_DESCRIBE_H
+
+#include "kvl_ops.h"
+
+// STATISTICS
+
+KVL__PUBLIC kvl_status kvl_cache_stats(const kvl_cache* cache, kvl_stats* out)
+{
+    KVL__TRY(kvl__check_cache(cache));
+    KVL__REQUIRE(cache->ctx, out, KVL_BAD_ARGUMENT, "out = NULL: must be given");
+    memset(out, 0, sizeof *out);
+    out->bytes = cache->bytes;
+    out->peak_bytes = cache->peak_bytes;
+    out->page_bytes = cache->page_bytes;
+    out->window_bytes = cache->window_bytes;
+    out->other_bytes = cache->bytes - cache->page_bytes - cache->window_bytes;
+    out->num_seqs = cache->num_seqs;
+    for (int slot = 0; slot < cache->capacity; ++slot) {
+        const kvl__seq* seq = cache->slots[slot];
+        for (int i = 0; seq && i < cache->num_layers; ++i) {
+            const kvl__layer* l = &cache->layers[i];
+            if (!l->active) continue;
+            const int64_t dims = l->config.side[0].head_dim + l->config.side[1].head_dim;
+            out->num_rows += seq->layers[i].rows;
+            out->num_quantized += kvl__quantized_rows(&l->config, seq->layers[i].rows);
+            out->f16_bytes += (uint64_t)(seq->layers[i].rows * dims * l->config.num_kv_heads * 2);
+        }
+    }
+    return KVL_OK;
+}
+
+// Bytes of one sequence of num_rows rows in every layer.
+KVL__FN uint64_t kvl__estimate_seq(const kvl_cache* cache, int64_t num_rows)
+{
+    uint64_t bytes = kvl__seq_bytes(cache);
+    for (int i = 0; i < cache->num_layers; ++i) {
+        const kvl__layer* l = &cache->layers[i];
+        if (!l->active) continue;
+        const int64_t pages = kvl__num_pages(&l->config, num_rows);
+        bytes += l->window_bytes + (uint64_t)pages * kvl__page_alloc_bytes(l);
+        bytes += (uint64_t)kvl__table_entries(pages) * sizeof(unsigned char*);
+    }
+    return bytes;
+}
+
+KVL__FN kvl_status kvl__estimate_cache(kvl_cache* cache, const kvl_cache_desc* desc, int num_seqs,
+                                       int64_t num_rows, uint64_t* bytes)
+{
+    cache->num_layers = desc->num_layers;
+    KVL__TRY(kvl__layers_configure(cache, desc));
+    *bytes = sizeof *cache + (uint64_t)cache->num_layers * sizeof *cache->layers;
+    *bytes += kvl__scratch_sizes(cache, kvl_context_threads(cache->ctx));
+    *bytes += (uint64_t)kvl__slots_for(num_seqs) * sizeof *cache->slots;
+    *bytes += (uint64_t)num_seqs * kvl__estimate_seq(cache, num_rows);
+    return KVL_OK;
+}
+
+KVL__PUBLIC kvl_status kvl_estimate(kvl_context* ctx, const kvl_cache_desc* desc, int num_seqs,
+                                    int64_t num_rows, uint64_t* bytes)
+{
+    kvl_cache cache;
+    KVL__TRY(kvl__check_context(ctx));
+    KVL__TRY(kvl__check_cache_desc(ctx, desc));
+    KVL__REQUIRE(ctx, bytes, KVL_BAD_ARGUMENT, "bytes = NULL: must be given");
+    KVL__REQUIRE(ctx, num_seqs >= 0 && num_seqs <= 1 << 20, KVL_BAD_ARGUMENT,
+                 "num_seqs = %d: must be 0 to %d", num_seqs, 1 << 20);
+    KVL__REQUIRE(ctx, num_rows >= 0 && num_rows < (int64_t)1 << 40, KVL_BAD_ARGUMENT,
+                 "num_rows = %lld: must be 0 to 2^40", (long long)num_rows);
+    memset(&cache, 0, sizeof cache);
+    cache.ctx = ctx;
+    const size_t layer_bytes = (size_t)desc->num_layers * sizeof *cache.layers;
+    cache.layers = (kvl__layer*)kvl__alloc_zeroed(ctx, layer_bytes);
+    KVL__REQUIRE(ctx, cache.layers, KVL_NO_MEMORY, "the allocator has no %zu bytes", layer_bytes);
+    const kvl_status status = kvl__estimate_cache(&cache, desc, num_seqs, num_rows, bytes);
+    kvl__free(ctx, cache.layers, layer_bytes);
+    return status;
+}
+
+// DESCRIPTION
+
+KVL__FN void kvl__layer_info_of(const kvl__config* c, int generated, kvl_layer_info* out)
+{
+    memset(out, 0, sizeof *out);
+    kvl__canonical_spec(c, out->spec, sizeof out->spec);
+    out->k_bits = kvl__codec_bits(&c->side[0]);
+    out->v_bits = kvl__codec_bits(&c->side[1]);
+    out->sink_len = c->sink_len;
+    out->recent_len = c->recent_len;
+    out->chunk_len = c->chunk_len;
+    out->page_size = c->page_size;
+    out->uses_generated = generated;
+}
+
+KVL__PUBLIC kvl_status kvl_cache_layer_info(const kvl_cache* cache, int layer, kvl_layer_info* out)
+{
+    const kvl__layer* l;
+    KVL__TRY(kvl__check_cache(cache));
+    KVL__REQUIRE(cache->ctx, out, KVL_BAD_ARGUMENT, "out = NULL: must be given");
+    KVL__TRY(kvl__need_layer(cache, layer, &l));
+    kvl__layer_info_of(&l->config, l->generated, out);
+    return KVL_OK;
+}
+
+KVL__PUBLIC kvl_status kvl_spec_check(kvl_context* ctx, const kvl_layer_desc* layer,
+                                      kvl_layer_info* out)
+{
+    kvl__config config;
+    KVL__TRY(kvl__check_context(ctx));
+    KVL__REQUIRE(ctx, layer, KVL_BAD_ARGUMENT, "layer = NULL: must be given");
+    KVL__TRY(kvl__config_create(ctx, -1, layer, NULL, &config));
+    if (out) kvl__layer_info_of(&config, 0, out);
+    return KVL_OK;
+}
+
+// Text that is counted beyond the end of its buffer.
+typedef struct kvl__writer {
+    char*  text;
+    size_t size, length;
+} kvl__writer;
+
+__attribute__((format(printf, 2, 3)))
+KVL__FN void kvl__write(kvl__writer* w, const char* format, ...)
+{
+    const size_t at = w->length < w->size ? w->length : w->size;
+    va_list args;
+    va_start(args, format);
+    const int n = vsnprintf(w->text ? w->text + at : NULL, w->text ? w->size - at : 0, format, args);
+    va_end(args);
+    if (n > 0) w->length += (size_t)n;
+}
+
+KVL__FN void kvl__write_stages(kvl__writer* w, const kvl__codec* c, const char* name)
+{
+    kvl__write(w, "  %-6s %g bits a value:", name, kvl__codec_bits(c));
+    for (int i = 0; i < KVL__NUM_STAGES; ++i) {
+        if (strcmp(kvl__word_of(c, i)->name, "none") == 0) continue;
+        kvl__write(w, " %s=%s", kvl__stages[i].name, kvl__word_of(c, i)->name);
+        if (c->numbers[i]) kvl__write(w, "%d", c->numbers[i]);
+    }
+    if (c->group_size) kvl__write(w, " group=%d", c->group_size);
+    kvl__write(w, " code=%d\n", c->bits);
+}
+
+KVL__FN void kvl__write_layer(kvl__writer* w, const kvl__layer* l)
+{
+    const kvl__config* c = &l->config;
+    char spec[KVL__SPEC_BYTES];
+    kvl__canonical_spec(c, spec, sizeof spec);
+    kvl__write(w, " %s\n", spec);
+    kvl__write(w, "  heads  %d query, %d KV, head_dim %d, %d; softmax_scale %g", c->num_heads *
+               c->num_kv_heads, c->num_kv_heads, c->side[0].head_dim, c->side[1].head_dim,
+               (double)l->softmax_scale);
+    if (l->desc.soft_cap > 0) kvl__write(w, "; soft_cap %g", (double)l->desc.soft_cap);
+    if (l->desc.window_len > 0) kvl__write(w, "; sliding window %d", l->desc.window_len);
+    kvl__write(w, "\n");
+    kvl__write_stages(w, &c->side[0], "keys");
+    kvl__write_stages(w, &c->side[1], "values");
+    kvl__write(w, "  rows   sink %d and recent %d in %s, chunk %d, page %d of %llu bytes\n",
+               c->sink_len, c->recent_len, c->side[0].rows ? "bf16" : "f16", c->chunk_len,
+               c->page_size, (unsigned long long)l->page_bytes);
+    kvl__write(w, "  runs   %s kernels (%s)", l->generated ? "generated" : "reference", l->from);
+    if (l->why[0]) kvl__write(w, ": %s", l->why);
+    kvl__write(w, "\n");
+}
+
+KVL__FN int kvl__same_layer(const kvl__layer* a, const kvl__layer* b)
+{
+    return a->active == b->active && a->generated == b->generated &&
+           memcmp(&a->config, &b->config, sizeof a->config) == 0 &&
+           a->desc.soft_cap == b->desc.soft_cap && a->desc.window_len == b->desc.window_len &&
+           a->softmax_scale == b->softmax_scale;
+}
+
+KVL__PUBLIC kvl_status kvl_describe(const kvl_cache* cache, char* text, size_t size, size_t* needed)
+{
+    static const char* const targets[] = { "auto", "reference", "host" };
+    kvl__writer w;
+    KVL__TRY(kvl__check_cache(cache));
+    KVL__REQUIRE(cache->ctx, text || size == 0, KVL_BAD_ARGUMENT, "text = NULL: must be given");
+    w.text = text;
+    w.size = size;
+    w.length = 0;
+    const kvl_context* ctx = cache->ctx;
+    kvl__write(&w, "kvloom %s, target %s, %s, %d threads, kernels in %s\n", KVLOOM_VERSION,
+               targets[ctx->target], ctx->isa, kvl_context_threads(ctx),
+               *kvl_disk_folder(ctx) ? kvl_disk_folder(ctx) : "memory");
+    for (int i = 0; i < cache->num_layers;) {
+        int end = i + 1;
+        while (end < cache->num_layers && kvl__same_layer(&cache->layers[i], &cache->layers[end]))
+            ++end;
+        if (end - i == 1) kvl__write(&w, "layer %d:", i);
+        else kvl__write(&w, "layers %d to %d:", i, end - 1);
+        if (cache->layers[i].active) kvl__write_layer(&w, &cache->layers[i]);
+        else kvl__write(&w, " no cache\n");
+        i = end;
+    }
+    kvl__write(&w, "%d sequences; %llu bytes: %llu pages, %llu windows, %llu other\n",
+               cache->num_seqs, (unsigned long long)cache->bytes,
+               (unsigned long long)cache->page_bytes, (unsigned long long)cache->window_bytes,
+               (unsigned long long)(cache->bytes - cache->page_bytes - cache->window_bytes));
+    if (needed) *needed = w.length + 1;
+    return KVL_OK;
+}
+
+#endif

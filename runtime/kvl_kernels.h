@@ -1,0 +1,329 @@
+// kvl_kernels.h -- configuration -> loaded program: memory, disk, compiler, in this order.
+//
+// A program is made once a key and context; threads that ask meanwhile wait for it.  The key is a
+// hash of the program's text, the options in order, the instruction set and what the compiler says
+// it is, and of nothing else.  A failure is not remembered: the next call tries again.
+
+#ifndef KVL_KERNELS_H
+#define KVL_KERNELS_H
+
+#include "kvl_compile.h"
+#include "kvl_lua.h"
+
+// A program that is loaded or being made.
+typedef struct kvl__slot {
+    struct kvl__slot* next;
+    kvl__hash         key;
+    int               ready, failed;
+    int               users;             // threads that look at it while it is made
+    kvl_status        status;
+    kvl__loaded       loaded;
+} kvl__slot;
+
+// A configuration whose program is known.
+typedef struct kvl__alias {
+    struct kvl__alias* next;
+    kvl__hash          config;
+    kvl__slot*         slot;
+} kvl__alias;
+
+struct kvl__programs {
+    pthread_mutex_t lock;                // guards everything below
+    pthread_cond_t  changed;             // a slot became ready or failed
+    kvl__slot*      slots;
+    kvl__alias*     aliases;
+    char*           compiler_asked;      // what desc or environment named; NULL: nothing
+    char            identity[KVL__IDENTITY_BYTES];   // "" until the compiler was asked
+    int             num_compiles, num_disk_hits, num_generations;
+
+    // What makes programs; tests put others in their place.
+    kvl_status (*generate)(kvl_context*, const kvl__field*, int, char**, size_t*);
+    kvl_status (*identify)(kvl_context*, char* text, size_t size);
+    kvl_status (*compile)(kvl_context*, const kvl__compile_job*, unsigned char**, size_t*);
+};
+
+KVL__FN kvl_status kvl__programs_create(kvl_context* ctx)
+{
+    kvl__programs* p = (kvl__programs*)kvl__alloc_zeroed(ctx, sizeof *p);
+    KVL__REQUIRE(ctx, p, KVL_NO_MEMORY, "no memory for the table of programs");
+    if (pthread_mutex_init(&p->lock, NULL) != 0) {
+        kvl__free(ctx, p, sizeof *p);
+        return kvl__fail(ctx, KVL_NO_MEMORY, "no mutex for the table of programs");
+    }
+    if (pthread_cond_init(&p->changed, NULL) != 0) {
+        pthread_mutex_destroy(&p->lock);
+        kvl__free(ctx, p, sizeof *p);
+        return kvl__fail(ctx, KVL_NO_MEMORY, "no condition for the table of programs");
+    }
+    p->generate = kvl__generate;
+    p->identify = kvl__compiler_identity;
+    p->compile = kvl__compile;
+    ctx->programs = p;
+    return KVL_OK;
+}
+
+// Unloads every program.  No thread may be in kvl__program_get.
+KVL__FN void kvl__programs_destroy(kvl_context* ctx)
+{
+    kvl__programs* p = ctx->programs;
+    if (!p) return;
+    while (p->aliases) {
+        kvl__alias* alias = p->aliases;
+        p->aliases = alias->next;
+        kvl__free(ctx, alias, sizeof *alias);
+    }
+    while (p->slots) {
+        kvl__slot* slot = p->slots;
+        p->slots = slot->next;
+        kvl__unload(&slot->loaded);
+        kvl__free(ctx, slot, sizeof *slot);
+    }
+    kvl__free_text(ctx, p->compiler_asked);
+    pthread_cond_destroy(&p->changed);
+    pthread_mutex_destroy(&p->lock);
+    kvl__free(ctx, p, sizeof *p);
+    ctx->programs = NULL;
+}
+
+KVL__FN kvl__hash kvl__config_hash(const char* name, const kvl__field* fields, int num_fields)
+{
+    kvl__hash hash = kvl__hash_bytes(name, strlen(name));
+    for (int i = 0; i < num_fields; ++i) {
+        hash = kvl__hash_join_text(hash, fields[i].name);
+        if (fields[i].text) hash = kvl__hash_join_text(hash, fields[i].text);
+        else hash = kvl__hash_join(hash, &fields[i].value, sizeof fields[i].value);
+        const unsigned char is_text = fields[i].text != NULL;
+        hash = kvl__hash_join(hash, &is_text, 1);
+    }
+    return hash;
+}
+
+KVL__FN kvl__hash kvl__program_key(const kvl__compile_job* job, const char* isa,
+                                   const char* identity)
+{
+    kvl__hash key = kvl__hash_bytes(job->text, job->text_bytes);
+    for (int i = 0; i < job->num_options; ++i) key = kvl__hash_join_text(key, job->options[i]);
+    return kvl__hash_join_text(kvl__hash_join_text(key, isa), identity);
+}
+
+KVL__FN int kvl__has_compiler(const kvl_context* ctx)
+{
+    return ctx->compiler != NULL || ctx->programs->identify != kvl__compiler_identity;
+}
+
+// Asks the compiler once a context.
+KVL__FN kvl_status kvl__programs_identity(kvl_context* ctx, char* identity)
+{
+    kvl__programs* p = ctx->programs;
+    KVL__REQUIRE(ctx, kvl__has_compiler(ctx) || !p->compiler_asked, KVL_COMPILE,
+                 "compiler = %s: no such program; kernels are made with a C compiler: set "
+                 "context_desc.compiler or KVLOOM_CC", p->compiler_asked);
+    KVL__REQUIRE(ctx, kvl__has_compiler(ctx), KVL_COMPILE,
+                 "no C compiler: looked for cc, gcc and clang on PATH; set context_desc.compiler or "
+                 "KVLOOM_CC");
+    pthread_mutex_lock(&p->lock);
+    memcpy(identity, p->identity, KVL__IDENTITY_BYTES);
+    pthread_mutex_unlock(&p->lock);
+    if (identity[0]) return KVL_OK;
+    KVL__TRY(p->identify(ctx, identity, KVL__IDENTITY_BYTES));
+    pthread_mutex_lock(&p->lock);
+    memcpy(p->identity, identity, KVL__IDENTITY_BYTES);
+    pthread_mutex_unlock(&p->lock);
+    return KVL_OK;
+}
+
+// Reads and loads a program from the disk.
+KVL__FN int kvl__program_from_disk(kvl_context* ctx, const kvl__entry* entry, kvl__loaded* loaded)
+{
+    char fault[256];
+    size_t payload, held;
+    unsigned char* bytes = kvl__disk_read(ctx, entry, &payload, &held);
+    if (!bytes) return 0;
+    const int ok = kvl__load(entry->path, bytes, payload, loaded, fault);
+    if (!ok) kvl__say(ctx, KVL_LOG_WARNING, "kernel cache: %s: %s", entry->path, fault);
+    kvl__free(ctx, bytes, held);
+    if (!ok) return 0;
+    pthread_mutex_lock(&ctx->programs->lock);
+    ++ctx->programs->num_disk_hits;
+    pthread_mutex_unlock(&ctx->programs->lock);
+    return 1;
+}
+
+// Compiles, publishes and loads a program.  entry is NULL where there is no folder.
+KVL__FN kvl_status kvl__program_compile(kvl_context* ctx, const kvl__compile_job* job,
+                                        const kvl__entry* entry, kvl__loaded* loaded)
+{
+    char fault[256];
+    unsigned char* binary;
+    size_t binary_bytes;
+    const int64_t start = kvl__now_ms();
+    pthread_mutex_lock(&ctx->programs->lock);
+    ++ctx->programs->num_compiles;
+    pthread_mutex_unlock(&ctx->programs->lock);
+    KVL__TRY(ctx->programs->compile(ctx, job, &binary, &binary_bytes));
+    kvl__say(ctx, KVL_LOG_INFO, "%s: compiled in %d ms", job->name,
+             (int)(kvl__now_ms() - start));
+    const int kept = entry && kvl__disk_write(ctx, entry, binary, binary_bytes, job->text,
+                                              job->text_bytes);
+    const int ok = kvl__load(kept ? entry->path : NULL, binary, binary_bytes, loaded, fault);
+    kvl__free(ctx, binary, binary_bytes);
+    KVL__REQUIRE(ctx, ok, KVL_COMPILE, "%s: the compiled program cannot be loaded: %s", job->name,
+                 fault);
+    return KVL_OK;
+}
+
+// Makes a program that is not in memory.  Many processes may be here with one key: the one that has
+// the lock compiles, the others find its entry.
+KVL__FN kvl_status kvl__program_make(kvl_context* ctx, const kvl__compile_job* job, kvl__hash key,
+                                     kvl__loaded* loaded, const char** where)
+{
+    kvl__entry entry;
+    const int has_entry = kvl__entry_at(ctx, job->name, key, "so", &entry);
+    *where = "disk";
+    if (has_entry && kvl__program_from_disk(ctx, &entry, loaded)) return KVL_OK;
+    const int lock = has_entry ? kvl__disk_lock(ctx, &entry, KVL__LOCK_WAIT_MS) : -1;
+    if (lock >= 0 && kvl__program_from_disk(ctx, &entry, loaded)) {
+        kvl__disk_unlock(&entry, lock);
+        return KVL_OK;
+    }
+    *where = "compiled";
+    const kvl_status status = kvl__program_compile(ctx, job, has_entry ? &entry : NULL, loaded);
+    if (has_entry) kvl__disk_unlock(&entry, lock);
+    return status;
+}
+
+// The slot of a key, with this thread among its users; *mine is set if this thread must make it.
+// NULL: no memory.  Call with the lock held.
+KVL__FN kvl__slot* kvl__slot_enter(kvl_context* ctx, kvl__hash key, int* mine)
+{
+    kvl__programs* p = ctx->programs;
+    *mine = 0;
+    for (kvl__slot* slot = p->slots; slot; slot = slot->next) {
+        if (!kvl__hash_equal(slot->key, key)) continue;
+        ++slot->users;
+        return slot;
+    }
+    kvl__slot* slot = (kvl__slot*)kvl__alloc_zeroed(ctx, sizeof *slot);
+    if (!slot) return NULL;
+    slot->key = key;
+    slot->users = 1;
+    slot->loaded.fd = -1;
+    slot->next = p->slots;
+    p->slots = slot;
+    *mine = 1;
+    return slot;
+}
+
+// Takes a slot that failed out of the list; its last user frees it.
+KVL__FN void kvl__slot_remove(kvl__programs* p, const kvl__slot* slot)
+{
+    kvl__slot** at = &p->slots;
+    while (*at != slot) at = &(*at)->next;
+    *at = slot->next;
+}
+
+// Makes the program of a key, or waits for the thread that does.
+KVL__FN kvl_status kvl__slot_get(kvl_context* ctx, const kvl__compile_job* job, kvl__hash key,
+                                 kvl__slot** out, const char** where)
+{
+    kvl__programs* p = ctx->programs;
+    int mine;
+    *where = "memory";
+    pthread_mutex_lock(&p->lock);
+    kvl__slot* slot = kvl__slot_enter(ctx, key, &mine);
+    if (slot && mine) {
+        kvl__loaded loaded;
+        pthread_mutex_unlock(&p->lock);
+        const kvl_status made = kvl__program_make(ctx, job, key, &loaded, where);
+        pthread_mutex_lock(&p->lock);
+        slot->status = made;
+        if (made == KVL_OK) {
+            slot->loaded = loaded;
+            slot->ready = 1;
+        } else {
+            slot->failed = 1;
+            kvl__slot_remove(p, slot);
+        }
+        pthread_cond_broadcast(&p->changed);
+    }
+    while (slot && !slot->ready && !slot->failed) pthread_cond_wait(&p->changed, &p->lock);
+    const kvl_status status = slot ? slot->status : KVL_NO_MEMORY;
+    const int last = slot && --slot->users == 0 && slot->failed;
+    pthread_mutex_unlock(&p->lock);
+    KVL__REQUIRE(ctx, slot, KVL_NO_MEMORY, "%s: no memory for the program", job->name);
+    if (last) kvl__free(ctx, slot, sizeof *slot);
+    *out = status == KVL_OK ? slot : NULL;
+    return status;
+}
+
+KVL__FN const kvl__program* kvl__program_find(kvl__programs* p, kvl__hash config)
+{
+    const kvl__program* found = NULL;
+    pthread_mutex_lock(&p->lock);
+    for (kvl__alias* alias = p->aliases; alias && !found; alias = alias->next)
+        if (kvl__hash_equal(alias->config, config)) found = alias->slot->loaded.program;
+    pthread_mutex_unlock(&p->lock);
+    return found;
+}
+
+// Remembers a configuration's program.  Without memory the next call generates again.
+KVL__FN void kvl__program_note(kvl_context* ctx, kvl__hash config, kvl__slot* slot)
+{
+    kvl__alias* alias = (kvl__alias*)kvl__alloc(ctx, sizeof *alias);
+    if (!alias) return;
+    alias->config = config;
+    alias->slot = slot;
+    pthread_mutex_lock(&ctx->programs->lock);
+    alias->next = ctx->programs->aliases;
+    ctx->programs->aliases = alias;
+    pthread_mutex_unlock(&ctx->programs->lock);
+}
+
+KVL__FN kvl_status kvl__program_new(kvl_context* ctx, const char* name, const kvl__field* fields,
+                                    int num_fields, kvl__slot** slot, const char** where)
+{
+    const char* options[KVL__OPTIONS_MAX];
+    char identity[KVL__IDENTITY_BYTES];
+    char* text;
+    kvl__compile_job job;
+    const kvl__isa* isa = kvl__isa_find(ctx->isa);
+    KVL__REQUIRE(ctx, isa, KVL_BAD_ARGUMENT, "isa = %s: unknown", ctx->isa);
+    KVL__TRY(ctx->programs->generate(ctx, fields, num_fields, &text, &job.text_bytes));
+    pthread_mutex_lock(&ctx->programs->lock);
+    ++ctx->programs->num_generations;
+    pthread_mutex_unlock(&ctx->programs->lock);
+    job.name = name;
+    job.text = text;
+    job.options = options;
+    job.num_options = kvl__options_for(isa, options);
+    kvl_status status = kvl__programs_identity(ctx, identity);
+    if (status == KVL_OK)
+        status = kvl__slot_get(ctx, &job, kvl__program_key(&job, ctx->isa, identity), slot, where);
+    kvl__free(ctx, text, job.text_bytes + 1);
+    return status;
+}
+
+// The program of a configuration.  *out belongs to the context and lives as long; *where (may be
+// NULL) is "memory", "disk" or "compiled".  `name` is for people: entry names and messages.
+KVL__FN kvl_status kvl__program_get(kvl_context* ctx, const char* name, const kvl__field* fields,
+                                    int num_fields, const kvl__program** out, const char** where)
+{
+    const char* from = "memory";
+    kvl__slot* slot = NULL;
+    *out = NULL;
+    KVL__REQUIRE(ctx, ctx->pid == getpid(), KVL_BAD_ARGUMENT,
+                 "the context belongs to process %ld: a child must make its own after fork()",
+                 (long)ctx->pid);
+    KVL__REQUIRE(ctx, ctx->programs, KVL_BAD_ARGUMENT, "the context was not created");
+    const kvl__hash config = kvl__config_hash(name, fields, num_fields);
+    *out = kvl__program_find(ctx->programs, config);
+    if (!*out) {
+        KVL__TRY(kvl__program_new(ctx, name, fields, num_fields, &slot, &from));
+        *out = slot->loaded.program;
+        kvl__program_note(ctx, config, slot);
+    }
+    if (where) *where = from;
+    return KVL_OK;
+}
+
+#endif

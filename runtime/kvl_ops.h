@@ -1,0 +1,978 @@
+// kvl_ops.h -- the public operations on caches: check, reserve, then call kernels.
+//
+// Every operation checks all of its arguments and reserves all of its memory before it changes
+// anything.
+
+#ifndef KVL_OPS_H
+#define KVL_OPS_H
+
+#include "kvl_store.h"
+
+// CREATION
+
+enum { KVL__CONFIG_FIELDS = 6 + 2 * (3 + 2 * KVL__NUM_STAGES) };
+
+typedef struct kvl__config_text {
+    char       names[2 * (3 + 2 * KVL__NUM_STAGES)][32];
+    kvl__field fields[KVL__CONFIG_FIELDS];
+    int        num_fields;
+    char       name[128];              // the readable part of a kernel's key
+} kvl__config_text;
+
+KVL__FN void kvl__add_field(kvl__config_text* t, const char* name, const char* text, int64_t value)
+{
+    kvl__field* f = &t->fields[t->num_fields++];
+    f->name = name;
+    f->text = text;
+    f->value = value;
+}
+
+KVL__FN void kvl__add_side_field(kvl__config_text* t, int* at, char side, const char* name,
+                                 const char* suffix, const char* text, int64_t value)
+{
+    char* to = t->names[(*at)++];
+    snprintf(to, sizeof t->names[0], "%c.%s%s", side, name, suffix);
+    kvl__add_field(t, to, text, value);
+}
+
+// What decides a program's text, as fields for the generator.
+KVL__FN void kvl__config_to_text(const kvl_context* ctx, const kvl__config* c, kvl__config_text* t)
+{
+    int at = 0;
+    memset(t, 0, sizeof *t);
+    kvl__add_field(t, "isa", ctx->isa, 0);
+    kvl__add_field(t, "num_heads", NULL, c->num_heads);
+    kvl__add_field(t, "page_size", NULL, c->page_size);
+    kvl__add_field(t, "rows", c->side[0].rows ? "bf16" : "f16", 0);
+    for (int side = 0; side < 2; ++side) {
+        const kvl__codec* s = &c->side[side];
+        const char letter = side ? 'v' : 'k';
+        kvl__add_side_field(t, &at, letter, "bits", "", NULL, s->bits);
+        kvl__add_side_field(t, &at, letter, "head_dim", "", NULL, s->head_dim);
+        kvl__add_side_field(t, &at, letter, "group_size", "", NULL, s->group_size);
+        for (int i = 0; i < KVL__NUM_STAGES; ++i) {
+            kvl__add_side_field(t, &at, letter, kvl__stages[i].name, "", kvl__word_of(s, i)->name, 0);
+            kvl__add_side_field(t, &at, letter, kvl__stages[i].name, "_number", NULL, s->numbers[i]);
+        }
+        kvl__append_text(t->name, sizeof t->name, "%c%d%c%d-d%d-", letter, s->bits,
+                         s->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL ? 'c' : 't',
+                         s->group_size, s->head_dim);
+    }
+    kvl__append_text(t->name, sizeof t->name, "h%d-p%d-%s", c->num_heads, c->page_size, ctx->isa);
+}
+
+// A generated program for the layer.  The layer is unchanged after a failure.
+KVL__FN kvl_status kvl__layer_generate(kvl_context* ctx, kvl__layer* l)
+{
+    const kvl__program* program = NULL;
+    const char* from = NULL;
+    kvl__config_text* t = (kvl__config_text*)kvl__alloc(ctx, sizeof *t);
+    KVL__REQUIRE(ctx, t, KVL_NO_MEMORY, "%zu bytes for a configuration", sizeof *t);
+    kvl__config_to_text(ctx, &l->config, t);
+    const kvl_status status =
+        kvl__program_get(ctx, t->name, t->fields, t->num_fields, &program, &from);
+    kvl__free(ctx, t, sizeof *t);
+    if (status != KVL_OK) return status;
+    KVL__REQUIRE(ctx, program->k_page_bytes == l->k_bytes && program->v_page_bytes == l->v_bytes,
+                 KVL_GENERATE, "a page's keys and values are %lld and %lld bytes in the program, "
+                 "%lld and %lld in the runtime", (long long)program->k_page_bytes,
+                 (long long)program->v_page_bytes, (long long)l->k_bytes, (long long)l->v_bytes);
+    KVL__REQUIRE(ctx, program->scratch_bytes <= KVL__SCRATCH_BYTES, KVL_GENERATE,
+                 "scratch_bytes = %lld: must be at most %d", (long long)program->scratch_bytes,
+                 KVL__SCRATCH_BYTES);
+    l->program = *program;
+    l->generated = 1;
+    l->from = from;
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__layer_kernels(kvl_context* ctx, kvl__layer* l)
+{
+    l->program = kvl__ref_program(&l->config);
+    l->from = "reference";
+    if (ctx->target == KVL_TARGET_REFERENCE) return KVL_OK;
+    const kvl_status status = kvl__layer_generate(ctx, l);
+    if (status == KVL_OK || status == KVL_NO_MEMORY || ctx->target == KVL_TARGET_HOST) return status;
+    snprintf(l->why, sizeof l->why, "%.255s", kvl_context_message(ctx));
+    if (kvl__first_time(ctx, &ctx->said_reference))
+        kvl__say(ctx, status == KVL_GENERATE ? KVL_LOG_ERROR : KVL_LOG_WARNING,
+                 "the reference path is in use, which is slower: %s", l->why);
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__check_context(kvl_context* ctx)
+{
+    if (!ctx) return KVL_BAD_ARGUMENT;
+    if (ctx->broken) return KVL_BAD_ARGUMENT;      // its message says why it could not be created
+    KVL__REQUIRE(ctx, ctx->pid == getpid(), KVL_BAD_ARGUMENT,
+                 "process %d uses the context of process %d: create one after fork",
+                 (int)getpid(), (int)ctx->pid);
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__check_cache_desc(kvl_context* ctx, const kvl_cache_desc* desc)
+{
+    KVL__REQUIRE(ctx, desc, KVL_BAD_ARGUMENT, "kvl_cache_desc = NULL: must be given");
+    KVL__REQUIRE(ctx, desc->end == 0, KVL_BAD_ARGUMENT,
+                 "kvl_cache_desc.end = %u: must be 0: zero the whole desc first", desc->end);
+    KVL__REQUIRE(ctx, desc->num_layers >= 1 && desc->num_layers <= 4096, KVL_BAD_ARGUMENT,
+                 "num_layers = %d: must be 1 to 4096", desc->num_layers);
+    KVL__REQUIRE(ctx, desc->layers, KVL_BAD_ARGUMENT, "layers = NULL: must be given");
+    KVL__REQUIRE(ctx, desc->max_seqs >= 0, KVL_BAD_ARGUMENT,
+                 "max_seqs = %d: must not be negative", desc->max_seqs);
+    return KVL_OK;
+}
+
+// Fills the layers of a cache that has none of its kernels yet.
+KVL__FN kvl_status kvl__layers_configure(kvl_cache* cache, const kvl_cache_desc* desc)
+{
+    for (int i = 0; i < desc->num_layers; ++i) {
+        kvl__layer* l = &cache->layers[i];
+        l->desc = desc->layers[i];
+        l->desc.spec = NULL;
+        l->from = "none";
+        if (l->desc.num_kv_heads == 0) continue;
+        KVL__TRY(kvl__config_create(cache->ctx, i, &desc->layers[i], desc->spec, &l->config));
+        l->active = 1;
+        l->softmax_scale = l->desc.softmax_scale > 0.0f
+            ? l->desc.softmax_scale : 1.0f / sqrtf((float)l->desc.head_dim);
+        kvl__layer_sizes(l);
+    }
+    return KVL_OK;
+}
+
+// Layers of equal configuration share a program: the first asks, the others copy.
+KVL__FN kvl_status kvl__layers_kernels(kvl_cache* cache)
+{
+    for (int i = 0; i < cache->num_layers; ++i) {
+        kvl__layer* l = &cache->layers[i];
+        int same = -1;
+        for (int j = 0; l->active && j < i && same < 0; ++j)
+            if (cache->layers[j].active &&
+                memcmp(&cache->layers[j].config, &l->config, sizeof l->config) == 0) same = j;
+        if (same >= 0) {
+            l->program = cache->layers[same].program;
+            l->generated = cache->layers[same].generated;
+            l->from = cache->layers[same].from;
+            memcpy(l->why, cache->layers[same].why, sizeof l->why);
+        } else if (l->active) {
+            KVL__TRY(kvl__layer_kernels(cache->ctx, l));
+        }
+    }
+    return KVL_OK;
+}
+
+KVL__PUBLIC void kvl_cache_free(kvl_cache* cache)
+{
+    if (!cache) return;
+    kvl_context* ctx = cache->ctx;
+    for (int i = 0; i < cache->capacity; ++i)
+        if (cache->slots[i]) kvl__seq_release(cache, cache->slots[i]);
+    kvl__cache_release(cache, cache->slots, (uint64_t)cache->capacity * sizeof *cache->slots);
+    kvl__cache_release(cache, cache->scratch, cache->scratch_bytes);
+    kvl__cache_release(cache, cache->layers, (uint64_t)cache->num_layers * sizeof *cache->layers);
+    KVL_ASSERT(cache->bytes == sizeof *cache);
+    kvl__free(ctx, cache, sizeof *cache);
+}
+
+KVL__FN kvl_status kvl__cache_build(kvl_cache* cache, const kvl_cache_desc* desc)
+{
+    cache->max_seqs = desc->max_seqs;
+    cache->max_bytes = desc->max_bytes;
+    cache->layers = (kvl__layer*)kvl__cache_alloc(
+        cache, (uint64_t)desc->num_layers * sizeof *cache->layers);
+    if (!cache->layers) return KVL_NO_MEMORY;
+    cache->num_layers = desc->num_layers;
+    KVL__TRY(kvl__layers_configure(cache, desc));
+    KVL__TRY(kvl__layers_kernels(cache));
+    cache->scratch_bytes = kvl__scratch_sizes(cache, kvl_context_threads(cache->ctx));
+    cache->scratch = (unsigned char*)kvl__cache_alloc(cache, cache->scratch_bytes);
+    if (!cache->scratch) return KVL_NO_MEMORY;
+    kvl__scratch_lay_out(cache);
+    return kvl__slots_grow(cache, 1) ? KVL_OK : KVL_NO_MEMORY;
+}
+
+KVL__PUBLIC kvl_status kvl_cache_create(kvl_context* ctx, const kvl_cache_desc* desc,
+                                        kvl_cache** out)
+{
+    if (out) *out = NULL;
+    KVL__TRY(kvl__check_context(ctx));
+    KVL__REQUIRE(ctx, out, KVL_BAD_ARGUMENT, "out = NULL: must be given");
+    KVL__TRY(kvl__check_cache_desc(ctx, desc));
+    kvl_cache* cache = (kvl_cache*)kvl__alloc_zeroed(ctx, sizeof *cache);
+    KVL__REQUIRE(ctx, cache, KVL_NO_MEMORY, "the allocator has no %zu bytes", sizeof *cache);
+    cache->ctx = ctx;
+    cache->bytes = cache->peak_bytes = sizeof *cache;
+    // Handles of different caches differ, so that a foreign one is seldom taken for one's own.
+    cache->next_generation = (uint32_t)((uintptr_t)cache >> 4) * 2654435761u | 1u;
+    const kvl_status status = kvl__cache_build(cache, desc);
+    if (status != KVL_OK) {
+        kvl_cache_free(cache);
+        return status;
+    }
+    *out = cache;
+    return KVL_OK;
+}
+
+// SEQUENCES
+
+KVL__FN kvl_status kvl__check_cache(const kvl_cache* cache)
+{
+    return cache ? kvl__check_context(cache->ctx) : KVL_BAD_ARGUMENT;
+}
+
+KVL__PUBLIC kvl_status kvl_seq_create(kvl_cache* cache, kvl_seq* out)
+{
+    KVL__TRY(kvl__check_cache(cache));
+    KVL__REQUIRE(cache->ctx, out, KVL_BAD_ARGUMENT, "out = NULL: must be given");
+    *out = 0;
+    KVL__REQUIRE(cache->ctx, !cache->max_seqs || cache->num_seqs < cache->max_seqs, KVL_NO_MEMORY,
+                 "max_seqs = %d: that many sequences exist", cache->max_seqs);
+    kvl__seq* seq = kvl__seq_make(cache);
+    if (!seq) return KVL_NO_MEMORY;
+    if (!kvl__slots_grow(cache, cache->num_seqs + 1)) {
+        kvl__seq_release(cache, seq);
+        return KVL_NO_MEMORY;
+    }
+    int slot = 0;
+    while (cache->slots[slot]) ++slot;
+    seq->generation = cache->next_generation++;
+    cache->slots[slot] = seq;
+    ++cache->num_seqs;
+    *out = (uint64_t)seq->generation << 32 | (uint64_t)(slot + 1);
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__need_seq(const kvl_cache* cache, kvl_seq handle, kvl__seq** out)
+{
+    *out = kvl__seq_find(cache, handle);
+    KVL__REQUIRE(cache->ctx, *out, KVL_BAD_ARGUMENT,
+                 "seq = %#llx: no sequence of this cache, or one that was freed",
+                 (unsigned long long)handle);
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__need_layer(const kvl_cache* cache, int layer, const kvl__layer** out)
+{
+    KVL__REQUIRE(cache->ctx, layer >= 0 && layer < cache->num_layers, KVL_BAD_ARGUMENT,
+                 "layer = %d: must be 0 to %d", layer, cache->num_layers - 1);
+    *out = &cache->layers[layer];
+    KVL__REQUIRE(cache->ctx, (*out)->active, KVL_BAD_ARGUMENT,
+                 "layer = %d: it has no KV heads, hence no cache", layer);
+    return KVL_OK;
+}
+
+KVL__PUBLIC kvl_status kvl_seq_free(kvl_cache* cache, kvl_seq handle)
+{
+    kvl__seq* seq;
+    KVL__TRY(kvl__check_cache(cache));
+    KVL__TRY(kvl__need_seq(cache, handle, &seq));
+    cache->slots[(handle & 0xffffffffu) - 1] = NULL;
+    --cache->num_seqs;
+    kvl__seq_release(cache, seq);
+    return KVL_OK;
+}
+
+KVL__PUBLIC kvl_status kvl_seq_get_rows(const kvl_cache* cache, int layer, kvl_seq handle,
+                                        kvl_seq_rows* out)
+{
+    const kvl__layer* l;
+    kvl__seq* seq;
+    KVL__TRY(kvl__check_cache(cache));
+    KVL__REQUIRE(cache->ctx, out, KVL_BAD_ARGUMENT, "out = NULL: must be given");
+    KVL__TRY(kvl__need_layer(cache, layer, &l));
+    KVL__TRY(kvl__need_seq(cache, handle, &seq));
+    out->rows = seq->layers[layer].rows;
+    out->sink = kvl__min_i64(out->rows, l->config.sink_len);
+    out->quantized = kvl__quantized_rows(&l->config, out->rows);
+    out->tail = out->rows - out->sink - out->quantized;
+    return KVL_OK;
+}
+
+// VIEWS OF THE CALLER'S ROWS
+
+typedef struct kvl__view {
+    const unsigned char* data;
+    kvl_type type;
+    int64_t  row_bytes, head_bytes;
+} kvl__view;
+
+KVL__FN int64_t kvl__type_bytes(kvl_type type) { return type == KVL_F32 ? 4 : 2; }
+
+KVL__FN kvl_status kvl__view_of(kvl_context* ctx, const char* name, const kvl_const_rows* rows,
+                                int num_heads, int head_dim, kvl__view* out)
+{
+    KVL__REQUIRE(ctx, rows->data, KVL_BAD_ARGUMENT, "%s.data = NULL: must be given", name);
+    KVL__REQUIRE(ctx, rows->type == KVL_F32 || rows->type == KVL_F16 || rows->type == KVL_BF16,
+                 KVL_BAD_ARGUMENT, "%s.type = %d: must be KVL_F32, KVL_F16 or KVL_BF16", name,
+                 (int)rows->type);
+    const int64_t bytes = kvl__type_bytes(rows->type);
+    const int64_t head = rows->head_stride ? rows->head_stride : head_dim;
+    const int64_t row = rows->row_stride ? rows->row_stride : head * num_heads;
+    const int64_t most = (int64_t)1 << 40;
+    KVL__REQUIRE(ctx, head >= (num_heads > 1 ? head_dim : 0) && head <= most, KVL_BAD_ARGUMENT,
+                 "%s.head_stride = %lld: must be 0 or at least head_dim = %d", name,
+                 (long long)rows->head_stride, head_dim);
+    KVL__REQUIRE(ctx, row >= head_dim && row <= most, KVL_BAD_ARGUMENT,
+                 "%s.row_stride = %lld: must be 0 or at least head_dim = %d", name,
+                 (long long)rows->row_stride, head_dim);
+    out->data = (const unsigned char*)rows->data;
+    out->type = rows->type;
+    out->head_bytes = head * bytes;
+    out->row_bytes = row * bytes;
+    return KVL_OK;
+}
+
+KVL__FN float kvl__load_value(const unsigned char* from, kvl_type type, int64_t i)
+{
+    uint16_t h;
+    float x;
+    if (type == KVL_F32) {
+        memcpy(&x, from + 4 * i, 4);
+        return x;
+    }
+    memcpy(&h, from + 2 * i, 2);
+    return type == KVL_F16 ? kvl__f16_to_f32(h) : kvl__bf16_to_f32(h);
+}
+
+KVL__FN void kvl__store_value(unsigned char* to, kvl_type type, int64_t i, float x)
+{
+    if (type == KVL_F32) {
+        memcpy(to + 4 * i, &x, 4);
+        return;
+    }
+    const uint16_t h = type == KVL_F16 ? kvl__f32_to_f16(x) : kvl__f32_to_bf16(x);
+    memcpy(to + 2 * i, &h, 2);
+}
+
+// APPEND
+
+typedef struct kvl__append_seq {
+    kvl__seq_layer* s;
+    int64_t         first_row, num_rows;   // in the caller's rows
+} kvl__append_seq;
+
+typedef struct kvl__append_job {
+    kvl_cache*       cache;
+    const kvl__layer* l;
+    kvl__append_seq* seqs;
+    int              num_seqs;
+    kvl__view        side[2];
+    int64_t          bad;                  // atomic: 1 + the first place that is not finite; 0: none
+    int              saturated;            // atomic
+} kvl__append_job;
+
+// The first channel of a row that is not finite, or -1; notes values beyond the window's range.
+KVL__FN int kvl__row_check(const unsigned char* row, kvl_type type, int dim, int bf16, int* beyond)
+{
+    for (int i = 0; i < dim; ++i) {
+        const float x = kvl__load_value(row, type, i);
+        if (!kvl__is_finite(x)) return i;
+        if (!bf16 && fabsf(x) >= 65520.0f) *beyond = 1;
+    }
+    return -1;
+}
+
+// Item i: sequence i / num_kv_heads, head i % num_kv_heads.
+KVL__FN void kvl__append_check_item(void* arg, int64_t item, int thread)
+{
+    kvl__append_job* job = (kvl__append_job*)arg;
+    const int heads = job->l->config.num_kv_heads, head = (int)(item % heads);
+    const kvl__append_seq* a = &job->seqs[item / heads];
+    int beyond = 0;
+    (void)thread;
+    for (int side = 0; side < 2; ++side) {
+        const kvl__codec* c = &job->l->config.side[side];
+        const kvl__view* v = &job->side[side];
+        for (int64_t r = 0; r < a->num_rows; ++r) {
+            const unsigned char* row =
+                v->data + (a->first_row + r) * v->row_bytes + head * v->head_bytes;
+            const int channel = kvl__row_check(row, v->type, c->head_dim, c->rows, &beyond);
+            if (channel < 0) continue;
+            const int64_t place =
+                1 + (((a->first_row + r) * 2 + side) * heads + head) * KVL__MAX_HEAD_DIM + channel;
+            int64_t seen = __atomic_load_n(&job->bad, __ATOMIC_RELAXED);
+            while ((seen == 0 || place < seen) &&
+                   !__atomic_compare_exchange_n(&job->bad, &seen, place, 0, __ATOMIC_RELAXED,
+                                                __ATOMIC_RELAXED)) { }
+            break;
+        }
+    }
+    if (beyond) __atomic_store_n(&job->saturated, 1, __ATOMIC_RELAXED);
+}
+
+KVL__FN kvl_status kvl__append_bad_row(const kvl__append_job* job)
+{
+    const int64_t place = job->bad - 1, heads = job->l->config.num_kv_heads;
+    const int channel = (int)(place % KVL__MAX_HEAD_DIM);
+    const int head = (int)(place / KVL__MAX_HEAD_DIM % heads);
+    const int side = (int)(place / KVL__MAX_HEAD_DIM / heads % 2);
+    const int64_t row = place / KVL__MAX_HEAD_DIM / heads / 2;
+    int seq = 0;
+    while (row >= job->seqs[seq].first_row + job->seqs[seq].num_rows) ++seq;
+    const kvl__view* v = &job->side[side];
+    const float x = kvl__load_value(v->data + row * v->row_bytes + head * v->head_bytes, v->type,
+                                    channel);
+    return kvl__fail(job->cache->ctx, KVL_BAD_ARGUMENT,
+                     "layer %d: %c = %g in sequence %d of the batch, row %lld, head %d, channel %d: "
+                     "rows must be finite", (int)(job->l - job->cache->layers), side ? 'v' : 'k',
+                     (double)x, seq, (long long)(row - job->seqs[seq].first_row), head, channel);
+}
+
+// One row of one head into a window, as 16 bits.
+KVL__FN void kvl__store_window_row(const kvl__codec* c, const kvl__view* v, int64_t row, int head,
+                                   uint16_t* to)
+{
+    const unsigned char* from = v->data + row * v->row_bytes + head * v->head_bytes;
+    if (v->type == (c->rows ? KVL_BF16 : KVL_F16)) {
+        memcpy(to, from, 2 * (size_t)c->head_dim);
+        return;
+    }
+    for (int i = 0; i < c->head_dim; ++i) {
+        const float x = kvl__load_value(from, v->type, i);
+        to[i] = c->rows ? kvl__f32_to_bf16_finite(x) : kvl__f32_to_f16_finite(x);
+    }
+}
+
+// Encodes the oldest num_rows rows of a tail as rows `at` and on of the pages; moves the rest down.
+KVL__FN void kvl__flush_tail(const kvl__append_job* job, kvl__seq_layer* s, int head,
+                             kvl__windows* w, int64_t at, int64_t num_rows, int64_t tail_len)
+{
+    const kvl__layer* l = job->l;
+    const int64_t page_size = l->config.page_size;
+    for (int side = 0; side < 2; ++side) {
+        const kvl__codec* c = &l->config.side[side];
+        kvl__encode_args a;
+        a.codec = c;
+        a.row_stride = c->head_dim;
+        a.page_size = l->config.page_size;
+        for (int64_t done = 0; done < num_rows; done += a.num_rows) {
+            const int64_t row = at + done, in_page = row % page_size;
+            a.rows = w->tail[side] + done * c->head_dim;
+            a.page = s->pages[row / page_size] + head * (l->k_bytes + l->v_bytes) +
+                     (side ? l->k_bytes : 0);
+            a.first_row = (int32_t)in_page;
+            a.num_rows = (int32_t)kvl__min_i64(num_rows - done, page_size - in_page);
+            (side ? l->program.encode_values : l->program.encode_keys)(&a);
+        }
+        memmove(w->tail[side], w->tail[side] + num_rows * c->head_dim,
+                (size_t)((tail_len - num_rows) * c->head_dim) * 2);
+    }
+}
+
+KVL__FN void kvl__append_item(void* arg, int64_t item, int thread)
+{
+    const kvl__append_job* job = (const kvl__append_job*)arg;
+    const kvl__layer* l = job->l;
+    const kvl__config* c = &l->config;
+    const int head = (int)(item % c->num_kv_heads);
+    const kvl__append_seq* a = &job->seqs[item / c->num_kv_heads];
+    kvl__windows w = kvl__windows_of(l, a->s, head);
+    int64_t rows = a->s->rows, quantized = kvl__quantized_rows(c, rows);
+    (void)thread;
+    for (int64_t r = 0; r < a->num_rows; ++r, ++rows) {
+        const int64_t tail_at = rows - c->sink_len - quantized;
+        for (int side = 0; side < 2; ++side) {
+            uint16_t* to = tail_at < 0 ? w.sink[side] + rows * c->side[side].head_dim
+                                       : w.tail[side] + tail_at * c->side[side].head_dim;
+            kvl__store_window_row(&c->side[side], &job->side[side], a->first_row + r, head, to);
+        }
+        if (tail_at + 1 < l->tail_rows && r + 1 < a->num_rows) continue;
+        const int64_t due = kvl__quantized_rows(c, rows + 1) - quantized;
+        if (due == 0) continue;
+        kvl__flush_tail(job, a->s, head, &w, quantized, due, tail_at + 1);
+        quantized += due;
+    }
+}
+
+KVL__FN kvl_status kvl__check_batch(const kvl_cache* cache, int num_seqs, const kvl_seq* seqs)
+{
+    KVL__REQUIRE(cache->ctx, num_seqs >= 0 && num_seqs <= 1 << 20, KVL_BAD_ARGUMENT,
+                 "num_seqs = %d: must be 0 to %d", num_seqs, 1 << 20);
+    KVL__REQUIRE(cache->ctx, seqs || num_seqs == 0, KVL_BAD_ARGUMENT,
+                 "seqs = NULL: must be given");
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__append_seqs(kvl__append_job* job, const kvl_append_desc* d,
+                                    int64_t* num_rows)
+{
+    kvl_context* ctx = job->cache->ctx;
+    *num_rows = 0;
+    for (int i = 0; i < d->num_seqs; ++i) {
+        kvl__seq* seq;
+        const int64_t rows = d->num_rows ? d->num_rows[i] : 1;
+        KVL__TRY(kvl__need_seq(job->cache, d->seqs[i], &seq));
+        KVL__REQUIRE(ctx, rows >= 0, KVL_BAD_ARGUMENT,
+                     "num_rows[%d] = %lld: must not be negative", i, (long long)rows);
+        job->seqs[i].s = &seq->layers[d->layer];
+        job->seqs[i].first_row = *num_rows;
+        job->seqs[i].num_rows = rows;
+        *num_rows += rows;
+        KVL__REQUIRE(ctx, *num_rows < (int64_t)1 << 31, KVL_BAD_ARGUMENT,
+                     "num_rows: more than 2^31 rows in one call");
+        for (int j = 0; j < i; ++j)
+            KVL__REQUIRE(ctx, d->seqs[j] != d->seqs[i], KVL_BAD_ARGUMENT,
+                         "seqs[%d] = %#llx: is seqs[%d] as well", i,
+                         (unsigned long long)d->seqs[i], j);
+    }
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__append_reserve(kvl__append_job* job)
+{
+    int failed = 0;
+    for (int i = 0; i < job->num_seqs && !failed; ++i)
+        failed = !kvl__pages_reserve(job->cache, job->l, job->seqs[i].s,
+                                     job->seqs[i].s->rows + job->seqs[i].num_rows);
+    for (int i = 0; i < job->num_seqs; ++i) {
+        if (failed) kvl__pages_drop(job->cache, job->l, job->seqs[i].s);
+        else kvl__pages_keep(job->cache, job->seqs[i].s);
+    }
+    return failed ? KVL_NO_MEMORY : KVL_OK;
+}
+
+KVL__FN void kvl__append_each(kvl__append_job* job, int64_t num_rows, kvl__body body)
+{
+    const int64_t items = (int64_t)job->num_seqs * job->l->config.num_kv_heads;
+    if (num_rows * job->l->config.num_kv_heads < 64)        // less work than waking a thread
+        for (int64_t i = 0; i < items; ++i) body(job, i, 0);
+    else
+        kvl__parallel(job->cache->ctx, items, body, job);
+}
+
+KVL__FN kvl_status kvl__append_checked(kvl__append_job* job, const kvl_append_desc* d)
+{
+    const kvl__config* c = &job->l->config;
+    kvl_context* ctx = job->cache->ctx;
+    int64_t num_rows;
+    KVL__TRY(kvl__append_seqs(job, d, &num_rows));
+    if (num_rows == 0) return KVL_OK;
+    KVL__TRY(kvl__view_of(ctx, "k", &d->k, c->num_kv_heads, c->side[0].head_dim, &job->side[0]));
+    KVL__TRY(kvl__view_of(ctx, "v", &d->v, c->num_kv_heads, c->side[1].head_dim, &job->side[1]));
+    kvl__append_each(job, num_rows, kvl__append_check_item);
+    if (job->bad) return kvl__append_bad_row(job);
+    KVL__TRY(kvl__append_reserve(job));
+    kvl__append_each(job, num_rows, kvl__append_item);
+    for (int i = 0; i < job->num_seqs; ++i) job->seqs[i].s->rows += job->seqs[i].num_rows;
+    if (job->saturated && kvl__first_time(ctx, &ctx->said_saturated))
+        kvl__say(ctx, KVL_LOG_WARNING, "layer %d: a value beyond the range of f16 is kept as 65504 "
+                 "with its sign; rows=bf16 in the spec has the range of float", d->layer);
+    return KVL_OK;
+}
+
+KVL__PUBLIC kvl_status kvl_append(kvl_cache* cache, const kvl_append_desc* d)
+{
+    kvl__append_job job;
+    kvl__append_seq few[8];
+    KVL__TRY(kvl__check_cache(cache));
+    KVL__REQUIRE(cache->ctx, d, KVL_BAD_ARGUMENT, "kvl_append_desc = NULL: must be given");
+    KVL__REQUIRE(cache->ctx, d->end == 0, KVL_BAD_ARGUMENT,
+                 "kvl_append_desc.end = %u: must be 0: zero the whole desc first", d->end);
+    memset(&job, 0, sizeof job);
+    KVL__TRY(kvl__need_layer(cache, d->layer, &job.l));
+    KVL__TRY(kvl__check_batch(cache, d->num_seqs, d->seqs));
+    job.cache = cache;
+    job.num_seqs = d->num_seqs;
+    job.seqs = few;
+    const size_t bytes = (size_t)d->num_seqs * sizeof few[0];
+    if (d->num_seqs > 8) {
+        job.seqs = (kvl__append_seq*)kvl__alloc(cache->ctx, bytes);
+        KVL__REQUIRE(cache->ctx, job.seqs, KVL_NO_MEMORY, "the allocator has no %zu bytes", bytes);
+    }
+    const kvl_status status = kvl__append_checked(&job, d);
+    if (job.seqs != few) kvl__free(cache->ctx, job.seqs, bytes);
+    return status;
+}
+
+// ATTEND
+
+typedef struct kvl__attend_job {
+    kvl_cache*        cache;
+    const kvl__layer* l;
+    kvl__view         q, o;
+    float*            lse;
+    int64_t           num_queries;     // of the wave
+} kvl__attend_job;
+
+KVL__FN void kvl__attend_args_of(const kvl__attend_job* job, const kvl__query* query, int head,
+                                 int part, kvl__attend_args* a)
+{
+    const kvl__layer* l = job->l;
+    const kvl__config* c = &l->config;
+    memset(a, 0, sizeof *a);
+    a->k_codec = &c->side[0];
+    a->v_codec = &c->side[1];
+    a->num_heads = c->num_heads;
+    a->page_size = c->page_size;
+    a->soft_cap = l->desc.soft_cap;
+    if (part < query->v.num_splits) {
+        const int64_t page = query->v.first_page + part * query->v.pages_per_split;
+        const int64_t row = page * c->page_size, end = row + query->v.pages_per_split * c->page_size;
+        a->pages = (const unsigned char* const*)query->s->pages + page;
+        a->k_offset = head * (l->k_bytes + l->v_bytes);
+        a->v_offset = a->k_offset + l->k_bytes;
+        a->first_row = kvl__max_i64(query->v.page_begin, row) - row;
+        a->end_row = kvl__min_i64(query->v.page_end, end) - row;
+        return;
+    }
+    const kvl__windows w = kvl__windows_of(l, query->s, head);
+    a->windows[0].k = w.sink[0] + query->v.sink_begin * c->side[0].head_dim;
+    a->windows[0].v = w.sink[1] + query->v.sink_begin * c->side[1].head_dim;
+    a->windows[0].num_rows = query->v.sink_end - query->v.sink_begin;
+    a->windows[1].k = w.tail[0] + query->v.tail_begin * c->side[0].head_dim;
+    a->windows[1].v = w.tail[1] + query->v.tail_begin * c->side[1].head_dim;
+    a->windows[1].num_rows = query->v.tail_end - query->v.tail_begin;
+}
+
+// Adds exp(lse - most) times the parts [first, last) to acc [num_heads, head_dim_v].
+KVL__FN void kvl__add_parts(const kvl__attend_job* job, int64_t item, int first, int last,
+                            const float* most, float* acc)
+{
+    const int heads = job->l->config.num_heads, dim = job->l->config.side[1].head_dim;
+    for (int part = first; part < last; ++part) {
+        const float* o = job->cache->o_part + (item + part) * job->cache->part_floats;
+        const float* lse = job->cache->lse_part + (item + part) * heads;
+        for (int h = 0; h < heads; ++h) {
+            if (lse[h] == -INFINITY) continue;
+            const float weight = expf(lse[h] - most[h]);
+            for (int i = 0; i < dim; ++i) acc[h * dim + i] += weight * o[h * dim + i];
+        }
+    }
+}
+
+// Joins the parts of one query row and KV head: pages first, out of their basis, then the windows.
+KVL__FN void kvl__merge(const kvl__attend_job* job, const kvl__query* query, int head, int64_t item,
+                        float* acc)
+{
+    const kvl__layer* l = job->l;
+    const int heads = l->config.num_heads, dim = l->config.side[1].head_dim;
+    const int num_parts = query->v.num_splits + 1;
+    float most[KVL__MAX_HEADS], sum[KVL__MAX_HEADS];
+    for (int h = 0; h < heads; ++h) {
+        most[h] = -INFINITY;
+        sum[h] = 0.0f;
+        for (int part = 0; part < num_parts; ++part)
+            most[h] = fmaxf(most[h], job->cache->lse_part[(item + part) * heads + h]);
+        for (int part = 0; most[h] != -INFINITY && part < num_parts; ++part)
+            sum[h] += expf(job->cache->lse_part[(item + part) * heads + h] - most[h]);
+    }
+    memset(acc, 0, (size_t)(heads * dim) * sizeof *acc);
+    kvl__add_parts(job, item, 0, num_parts - 1, most, acc);
+    if (num_parts > 1) {
+        kvl__basis_args basis;
+        basis.codec = &l->config.side[1];
+        basis.x = acc;
+        basis.num_heads = heads;
+        l->program.finish_output(&basis);
+    }
+    kvl__add_parts(job, item, num_parts - 1, num_parts, most, acc);
+    for (int h = 0; h < heads; ++h) {
+        unsigned char* o = (unsigned char*)(uintptr_t)job->o.data + query->row * job->o.row_bytes +
+                           (head * heads + h) * job->o.head_bytes;
+        const float factor = sum[h] > 0.0f ? 1.0f / sum[h] : 0.0f;
+        for (int i = 0; i < dim; ++i)
+            kvl__store_value(o, job->o.type, i, acc[h * dim + i] * factor);
+        if (job->lse)
+            job->lse[query->row * heads * l->config.num_kv_heads + head * heads + h] =
+                sum[h] > 0.0f ? most[h] + logf(sum[h]) : -INFINITY;
+    }
+}
+
+KVL__FN const kvl__query* kvl__query_of_item(const kvl__attend_job* job, int64_t item)
+{
+    int64_t lo = 0, hi = job->num_queries - 1;
+    while (lo < hi) {
+        const int64_t mid = (lo + hi + 1) / 2;
+        if (job->cache->wave[mid].first_item <= item) lo = mid;
+        else hi = mid - 1;
+    }
+    return &job->cache->wave[lo];
+}
+
+// One part of one query row and KV head; whoever finishes the last part merges.
+KVL__FN void kvl__attend_item(void* arg, int64_t item, int thread)
+{
+    const kvl__attend_job* job = (const kvl__attend_job*)arg;
+    kvl_cache* cache = job->cache;
+    const kvl__layer* l = job->l;
+    const int heads = l->config.num_heads, dim = l->config.side[0].head_dim;
+    const kvl__query* query = kvl__query_of_item(job, item);
+    const int num_parts = query->v.num_splits + 1;
+    const int64_t local = item - query->first_item;
+    const int head = (int)(local / num_parts), part = (int)(local % num_parts);
+    unsigned char* scratch = cache->thread_scratch + thread * cache->thread_bytes;
+    float* q = (float*)(void*)scratch;
+    float* acc = (float*)(void*)(scratch + kvl__round_up(4 * cache->q_floats, 64));
+    kvl__attend_args a;
+    kvl__attend_args_of(job, query, head, part, &a);
+    for (int h = 0; h < heads; ++h) {
+        const unsigned char* from = job->q.data + query->row * job->q.row_bytes +
+                                    (head * heads + h) * job->q.head_bytes;
+        for (int i = 0; i < dim; ++i)
+            q[h * dim + i] = kvl__load_value(from, job->q.type, i) * l->softmax_scale;
+    }
+    a.q = q;
+    a.o = cache->o_part + item * cache->part_floats;
+    a.lse = cache->lse_part + item * heads;
+    a.scratch = scratch + kvl__round_up(4 * cache->q_floats, 64) +
+                kvl__round_up(4 * cache->acc_floats, 64);
+    if (a.pages) {
+        kvl__basis_args basis;
+        basis.codec = &l->config.side[0];
+        basis.x = q;
+        basis.num_heads = heads;
+        l->program.prepare_query(&basis);
+        l->program.attend_pages(&a);
+    } else {
+        l->program.attend_windows(&a);
+    }
+    int32_t* done = &cache->done[(query - cache->wave) * l->config.num_kv_heads + head];
+    if (__atomic_add_fetch(done, 1, __ATOMIC_ACQ_REL) == num_parts)
+        kvl__merge(job, query, head, item - part, acc);
+}
+
+// Small waves are not worth waking a thread for.
+KVL__FN void kvl__attend_wave(kvl__attend_job* job, int64_t items, int64_t rows_read)
+{
+    const int64_t heads = job->l->config.num_kv_heads;
+    memset(job->cache->done, 0, (size_t)(job->num_queries * heads) * sizeof(int32_t));
+    if (rows_read * heads < 64)
+        for (int64_t i = 0; i < items; ++i) kvl__attend_item(job, i, 0);
+    else
+        kvl__parallel(job->cache->ctx, items, kvl__attend_item, job);
+}
+
+KVL__FN int64_t kvl__q_len(const kvl_attend_desc* d, int i) { return d->q_lens ? d->q_lens[i] : 1; }
+
+KVL__FN void kvl__attend_all(kvl__attend_job* job, const kvl_attend_desc* d)
+{
+    kvl_cache* cache = job->cache;
+    const int64_t heads = job->l->config.num_kv_heads, window = job->l->desc.window_len;
+    int64_t row = 0, items = 0, rows_read = 0;
+    job->num_queries = 0;
+    for (int i = 0; i < d->num_seqs; ++i) {
+        const kvl__seq_layer* s = &kvl__seq_find(cache, d->seqs[i])->layers[d->layer];
+        const int64_t q_len = kvl__q_len(d, i);
+        const int64_t first = d->q_positions ? d->q_positions[i] : s->rows - q_len;
+        for (int64_t j = 0; j < q_len; ++j, ++row) {
+            const int64_t end = first + j + 1;
+            const kvl__visible v = kvl__see(&job->l->config, s->rows,
+                                            window ? kvl__max_i64(0, end - window) : 0, end);
+            const int64_t parts = heads * (v.num_splits + 1);
+            if (job->num_queries == KVL__WAVE_ROWS || items + parts > cache->max_parts) {
+                kvl__attend_wave(job, items, rows_read);
+                job->num_queries = items = rows_read = 0;
+            }
+            kvl__query* query = &cache->wave[job->num_queries++];
+            query->s = s;
+            query->v = v;
+            query->row = row;
+            query->first_item = items;
+            items += parts;
+            rows_read += kvl__min_i64(end, s->rows);
+        }
+    }
+    if (job->num_queries > 0) kvl__attend_wave(job, items, rows_read);
+}
+
+KVL__FN kvl_status kvl__check_attend_seqs(const kvl_cache* cache, const kvl_attend_desc* d,
+                                          int64_t* num_rows)
+{
+    *num_rows = 0;
+    for (int i = 0; i < d->num_seqs; ++i) {
+        kvl__seq* seq;
+        const int64_t q_len = kvl__q_len(d, i);
+        KVL__TRY(kvl__need_seq(cache, d->seqs[i], &seq));
+        KVL__REQUIRE(cache->ctx, q_len >= 0, KVL_BAD_ARGUMENT,
+                     "q_lens[%d] = %lld: must not be negative", i, (long long)q_len);
+        const int64_t rows = seq->layers[d->layer].rows;
+        KVL__REQUIRE(cache->ctx, d->q_positions || q_len <= rows || (rows == 0 && q_len == 1),
+                     KVL_BAD_ARGUMENT, "q_lens[%d] = %lld: the sequence has %lld rows; give "
+                     "q_positions to query beyond them", i, (long long)q_len, (long long)rows);
+        KVL__REQUIRE(cache->ctx, !d->q_positions || (d->q_positions[i] >= 0 &&
+                     d->q_positions[i] < (int64_t)1 << 40), KVL_BAD_ARGUMENT,
+                     "q_positions[%d] = %lld: must be 0 to 2^40", i,
+                     (long long)(d->q_positions ? d->q_positions[i] : 0));
+        *num_rows += q_len;
+    }
+    return KVL_OK;
+}
+
+KVL__PUBLIC kvl_status kvl_attend(kvl_cache* cache, const kvl_attend_desc* d)
+{
+    kvl__attend_job job;
+    kvl_const_rows o;
+    int64_t num_rows;
+    KVL__TRY(kvl__check_cache(cache));
+    kvl_context* ctx = cache->ctx;
+    KVL__REQUIRE(ctx, d, KVL_BAD_ARGUMENT, "kvl_attend_desc = NULL: must be given");
+    KVL__REQUIRE(ctx, d->end == 0, KVL_BAD_ARGUMENT,
+                 "kvl_attend_desc.end = %u: must be 0: zero the whole desc first", d->end);
+    memset(&job, 0, sizeof job);
+    KVL__TRY(kvl__need_layer(cache, d->layer, &job.l));
+    KVL__TRY(kvl__check_batch(cache, d->num_seqs, d->seqs));
+    KVL__TRY(kvl__check_attend_seqs(cache, d, &num_rows));
+    if (num_rows == 0) return KVL_OK;
+    const kvl__config* c = &job.l->config;
+    const int q_heads = c->num_heads * c->num_kv_heads;
+    o.data = d->o.data;
+    o.type = d->o.type;
+    o.row_stride = d->o.row_stride;
+    o.head_stride = d->o.head_stride;
+    KVL__TRY(kvl__view_of(ctx, "q", &d->q, q_heads, c->side[0].head_dim, &job.q));
+    KVL__TRY(kvl__view_of(ctx, "o", &o, q_heads, c->side[1].head_dim, &job.o));
+    job.cache = cache;
+    job.lse = d->lse;
+    kvl__attend_all(&job, d);
+    return KVL_OK;
+}
+
+// READING BACK
+
+typedef struct kvl__restore_job {
+    const kvl_cache*     cache;
+    const kvl__layer*    l;
+    const kvl__seq_layer* s;
+    kvl__view            out;
+    int                  side;
+    int64_t              first, num;
+} kvl__restore_job;
+
+KVL__FN void kvl__decode_page_rows(const kvl__restore_job* job, int head, int64_t row, int num,
+                                   kvl__decode_args* a)
+{
+    const kvl__layer* l = job->l;
+    const int64_t page_size = l->config.page_size;
+    a->codec = &l->config.side[job->side];
+    a->page = job->s->pages[row / page_size] + head * (l->k_bytes + l->v_bytes) +
+              (job->side ? l->k_bytes : 0);
+    a->page_size = l->config.page_size;
+    a->first_row = (int32_t)(row % page_size);
+    a->num_rows = num;
+    (job->side ? l->program.decode_values : l->program.decode_keys)(a);
+}
+
+// Item: one row and head.
+KVL__FN void kvl__restore_row(const kvl__restore_job* job, int64_t row, int head)
+{
+    const kvl__config* c = &job->l->config;
+    const kvl__codec* codec = &c->side[job->side];
+    const int64_t sink = kvl__min_i64(job->s->rows, c->sink_len);
+    const int64_t quantized = kvl__quantized_rows(c, job->s->rows);
+    unsigned char* to = (unsigned char*)(uintptr_t)job->out.data +
+                        (row - job->first) * job->out.row_bytes + head * job->out.head_bytes;
+    float x[KVL__MAX_HEAD_DIM];
+    if (row >= sink && row < sink + quantized) {
+        kvl__decode_args a;
+        memset(&a, 0, sizeof a);
+        a.rows = x;
+        kvl__decode_page_rows(job, head, row - sink, 1, &a);
+    } else {
+        const kvl__windows w = kvl__windows_of(job->l, job->s, head);
+        const uint16_t* from = row < sink
+            ? w.sink[job->side] + row * codec->head_dim
+            : w.tail[job->side] + (row - sink - quantized) * codec->head_dim;
+        for (int i = 0; i < codec->head_dim; ++i) x[i] = kvl__row_to_f32(from[i], codec->rows);
+    }
+    for (int i = 0; i < codec->head_dim; ++i) kvl__store_value(to, job->out.type, i, x[i]);
+}
+
+KVL__FN void kvl__restore_item(void* arg, int64_t item, int thread)
+{
+    const kvl__restore_job* job = (const kvl__restore_job*)arg;
+    (void)thread;
+    for (int head = 0; head < job->l->config.num_kv_heads; ++head)
+        kvl__restore_row(job, job->first + item, head);
+}
+
+KVL__PUBLIC kvl_status kvl_restore(kvl_cache* cache, int layer, kvl_seq handle, int64_t first,
+                                   int64_t num, const kvl_rows* k, const kvl_rows* v)
+{
+    kvl__restore_job jobs[2];
+    kvl__seq* seq;
+    const kvl_rows* const rows[2] = { k, v };
+    KVL__TRY(kvl__check_cache(cache));
+    memset(jobs, 0, sizeof jobs);
+    KVL__TRY(kvl__need_layer(cache, layer, &jobs[0].l));
+    KVL__TRY(kvl__need_seq(cache, handle, &seq));
+    const kvl__seq_layer* s = &seq->layers[layer];
+    KVL__REQUIRE(cache->ctx, first >= 0 && num >= 0 && first <= s->rows && num <= s->rows - first,
+                 KVL_BAD_ARGUMENT, "rows %lld and %lld more: the sequence has %lld",
+                 (long long)first, (long long)num, (long long)s->rows);
+    for (int side = 0; side < 2; ++side) {
+        kvl_const_rows out;
+        jobs[side].cache = cache;
+        jobs[side].l = jobs[0].l;
+        jobs[side].s = s;
+        jobs[side].side = side;
+        jobs[side].first = first;
+        jobs[side].num = num;
+        if (!rows[side] || !rows[side]->data) continue;
+        out.data = rows[side]->data;
+        out.type = rows[side]->type;
+        out.row_stride = rows[side]->row_stride;
+        out.head_stride = rows[side]->head_stride;
+        KVL__TRY(kvl__view_of(cache->ctx, side ? "v" : "k", &out, jobs[0].l->config.num_kv_heads,
+                              jobs[0].l->config.side[side].head_dim, &jobs[side].out));
+    }
+    for (int side = 0; side < 2; ++side)
+        if (jobs[side].out.data) kvl__parallel(cache->ctx, num, kvl__restore_item, &jobs[side]);
+    return KVL_OK;
+}
+
+KVL__FN void kvl__read_all_codes(const kvl__restore_job* job, int head, kvl_codes* out)
+{
+    const kvl__codec* c = &job->l->config.side[job->side];
+    const int64_t page_size = job->l->config.page_size;
+    int64_t groups = 0;
+    for (int64_t done = 0; done < job->num;) {
+        const int64_t row = job->first + done;
+        const int num = (int)kvl__min_i64(job->num - done, page_size - row % page_size);
+        kvl__decode_args a;
+        memset(&a, 0, sizeof a);
+        if (out->codes) a.codes = out->codes + done * c->head_dim;
+        if (out->scales) a.scales = out->scales + groups;
+        if (out->offsets) a.offsets = out->offsets + groups;
+        kvl__decode_page_rows(job, head, row, num, &a);
+        if (c->group_size) groups += (int64_t)num * c->head_dim / c->group_size;
+        done += num;
+    }
+}
+
+KVL__PUBLIC kvl_status kvl_read_codes(kvl_cache* cache, int layer, kvl_seq handle, int kv_head,
+                                      int is_value, int64_t first, int64_t num, kvl_codes* out)
+{
+    kvl__restore_job job;
+    kvl__seq* seq;
+    KVL__TRY(kvl__check_cache(cache));
+    memset(&job, 0, sizeof job);
+    KVL__TRY(kvl__need_layer(cache, layer, &job.l));
+    KVL__TRY(kvl__need_seq(cache, handle, &seq));
+    KVL__REQUIRE(cache->ctx, out, KVL_BAD_ARGUMENT, "out = NULL: must be given");
+    KVL__REQUIRE(cache->ctx, kv_head >= 0 && kv_head < job.l->config.num_kv_heads, KVL_BAD_ARGUMENT,
+                 "kv_head = %d: must be 0 to %d", kv_head, job.l->config.num_kv_heads - 1);
+    job.cache = cache;
+    job.s = &seq->layers[layer];
+    job.side = is_value != 0;
+    job.first = first;
+    job.num = num;
+    const kvl__codec* c = &job.l->config.side[job.side];
+    const int64_t quantized = kvl__quantized_rows(&job.l->config, job.s->rows);
+    KVL__REQUIRE(cache->ctx, first >= 0 && num >= 0 && first <= quantized && num <= quantized - first,
+                 KVL_BAD_ARGUMENT, "rows %lld and %lld more: %lld are quantized", (long long)first,
+                 (long long)num, (long long)quantized);
+    const int64_t unit = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL ? c->group_size : 1;
+    KVL__REQUIRE(cache->ctx, first % unit == 0 && num % unit == 0, KVL_BAD_ARGUMENT,
+                 "rows %lld and %lld more: must be multiples of %lld, a group along tokens",
+                 (long long)first, (long long)num, (long long)unit);
+    const int64_t groups = c->group_size ? num * c->head_dim / c->group_size : 0;
+    KVL__REQUIRE(cache->ctx, groups <= INT_MAX, KVL_BAD_ARGUMENT,
+                 "rows %lld and %lld more: too many groups for one call", (long long)first,
+                 (long long)num);
+    out->num_groups = (int)groups;
+    kvl__read_all_codes(&job, kv_head, out);
+    return KVL_OK;
+}
+
+#endif

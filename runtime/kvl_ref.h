@@ -1,0 +1,496 @@
+// kvl_ref.h -- every kernel in plain C from the codec's description: any shape, no generator.
+//
+// The path that always works, and what generated kernels are compared with.  One function a part; the
+// arithmetic of each is defined in its file under gen/parts/.  Where encode is concerned, float
+// operations and their order are part of the definition: every target must get the same bits.
+
+#ifndef KVL_REF_H
+#define KVL_REF_H
+
+#include "kvl_args.h"
+#include "kvl_layout.h"
+
+// a * b + c must not be fused where codes are decided.
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#elif defined(__GNUC__)
+#pragma GCC push_options
+#pragma GCC optimize("fp-contract=off")
+#endif
+
+enum { KVL__MAX_HEAD_DIM = 256, KVL__MAX_HEADS = 16, KVL__REF_ROWS = 64 };
+
+// Scale and offset as decoding uses them, and the factor that encoding multiplies with.
+typedef struct kvl__grid {
+    float scale, offset, inverse;
+} kvl__grid;
+
+KVL__FN int32_t kvl__code_max(const kvl__codec* c) { return (1 << c->bits) - 1; }
+KVL__FN float kvl__zero_code(const kvl__codec* c) { return (float)(1 << (c->bits - 1)); }
+KVL__FN float kvl__clamp(float x, float lo, float hi) { return x < lo ? lo : x > hi ? hi : x; }
+
+KVL__FN float kvl__row_to_f32(uint16_t x, int rows)
+{
+    return rows ? kvl__bf16_to_f32(x) : kvl__f16_to_f32(x);
+}
+
+// TRANSFORMS
+
+// x [dim] in place: butterflies of stride 1, 2, 4, ... in each piece, then times 1 / sqrt(piece).
+KVL__FN void kvl__hadamard(float* x, int32_t dim, int32_t piece)
+{
+    const float factor = (float)(1.0 / sqrt((double)piece));
+    for (int32_t stride = 1; stride < piece; stride *= 2) {
+        for (int32_t i = 0; i < dim; ++i) {
+            if (i & stride) continue;
+            const float a = x[i], b = x[i + stride];
+            x[i] = a + b;
+            x[i + stride] = a - b;
+        }
+    }
+    for (int32_t i = 0; i < dim; ++i) x[i] *= factor;
+}
+
+KVL__FN void kvl__to_basis(const kvl__codec* c, float* x)
+{
+    if (c->words[KVL__STAGE_TRANSFORM] == KVL__TRANSFORM_HADAMARD)
+        kvl__hadamard(x, c->head_dim, c->numbers[KVL__STAGE_TRANSFORM]);
+}
+
+// The Hadamard is its own inverse.
+KVL__FN void kvl__from_basis(const kvl__codec* c, float* x) { kvl__to_basis(c, x); }
+
+// METADATA
+
+KVL__FN float kvl__e5m3_to_f32(unsigned char code)
+{
+    return kvl__float_of((uint32_t)code << 20) * 5192296858534827628530496329220096.0f;   // 2^112
+}
+
+// x >= 0; nearest, ties to even; the greatest is 255.
+KVL__FN int kvl__f32_to_e5m3(float x)
+{
+    const uint32_t u = kvl__bits_of(x);
+    if (u < 0x38800000u) return (int)rintf(x * 131072.0f);          // below 2^-14: m 2^-17
+    const uint32_t r = (u + 0x7ffffu + (u >> 20 & 1u)) >> 20;
+    const int code = (int)r - (112 << 3);
+    return code > 255 ? 255 : code;
+}
+
+// The smallest finite f16 that is not less than x >= 0; 65504 beyond.
+KVL__FN uint16_t kvl__f16_up(float x)
+{
+    const uint16_t h = kvl__f32_to_f16_finite(x);
+    return h < 0x7bffu && kvl__f16_to_f32(h) < x ? (uint16_t)(h + 1) : h;
+}
+
+KVL__FN void kvl__put_u16(unsigned char* to, uint16_t x)
+{
+    to[0] = (unsigned char)(x & 255u);
+    to[1] = (unsigned char)(x >> 8);
+}
+
+KVL__FN uint16_t kvl__get_u16(const unsigned char* from)
+{
+    return (uint16_t)(from[0] | from[1] << 8);
+}
+
+KVL__FN kvl__grid kvl__fit_affine_f16(const kvl__codec* c, float lo, float hi,
+                                      unsigned char* scale_at, unsigned char* zero_at)
+{
+    const float code_max = (float)kvl__code_max(c), range = fminf(hi - lo, FLT_MAX);
+    uint16_t scale = kvl__f32_to_f16_finite(range / code_max);
+    if (hi > lo && scale == 0) scale = 1;
+    const uint16_t offset = kvl__f32_to_f16_finite(lo);
+    kvl__grid g;
+    g.offset = kvl__f16_to_f32(offset);
+    const float need = fmaxf((hi - g.offset) / (code_max + 0.5f), 2.0f * (g.offset - lo));
+    if (kvl__f16_to_f32(scale) < need) scale = kvl__f16_up(need);
+    g.scale = kvl__f16_to_f32(scale);
+    g.inverse = g.scale > 0.0f ? 1.0f / g.scale : 0.0f;
+    kvl__put_u16(scale_at, scale);
+    kvl__put_u16(zero_at, offset);
+    return g;
+}
+
+KVL__FN float kvl__offset_8bit(const kvl__codec* c, float scale, float zero)
+{
+    return scale * (zero * ldexpf(1.0f, c->bits - 5) - 0.5f * (float)kvl__code_max(c));
+}
+
+KVL__FN kvl__grid kvl__fit_affine_8bit(const kvl__codec* c, float lo, float hi,
+                                       unsigned char* scale_at, unsigned char* zero_at)
+{
+    const float code_max = (float)kvl__code_max(c), range = fminf(hi - lo, FLT_MAX);
+    const float mid = 0.5f * lo + 0.5f * hi, unit = ldexpf(1.0f, c->bits - 5);
+    const float wanted = fmaxf(range / code_max, fabsf(mid) / (127.0f * unit));
+    int code = kvl__f32_to_e5m3(wanted);
+    float zero;
+    kvl__grid g;
+    if (wanted > 0.0f && code == 0) code = 1;
+    for (;; ++code) {
+        g.scale = kvl__e5m3_to_f32((unsigned char)code);
+        const float step = g.scale * unit;
+        zero = g.scale > 0.0f ? rintf(kvl__clamp(mid / step, -127.0f, 127.0f)) : 0.0f;
+        if (code == 255) break;
+        if (0.5f * range + fabsf(mid - zero * step) <= g.scale * kvl__zero_code(c)) break;
+    }
+    g.offset = kvl__offset_8bit(c, g.scale, zero);
+    g.inverse = g.scale > 0.0f ? 1.0f / g.scale : 0.0f;
+    *scale_at = (unsigned char)code;
+    *zero_at = (unsigned char)(int)zero;
+    return g;
+}
+
+// d: the wanted scale; most: the largest magnitude of the group.
+KVL__FN kvl__grid kvl__fit_symmetric(const kvl__codec* c, float d, float most,
+                                     unsigned char* scale_at)
+{
+    kvl__grid g;
+    if (c->words[KVL__STAGE_META] == KVL__META_F16) {
+        d = kvl__clamp(d, -65504.0f, 65504.0f);
+        const uint16_t scale = kvl__f32_to_f16(d);
+        kvl__put_u16(scale_at, scale);
+        g.scale = kvl__f16_to_f32(scale);
+        g.inverse = d != 0.0f ? 1.0f / d : 0.0f;
+    } else {
+        int code = kvl__f32_to_e5m3(d);
+        if (d > 0.0f && code == 0) code = 1;
+        while (code < 255 && most > kvl__e5m3_to_f32((unsigned char)code) *
+                                    (kvl__zero_code(c) - 0.5f)) ++code;
+        *scale_at = (unsigned char)code;
+        g.scale = kvl__e5m3_to_f32((unsigned char)code);
+        g.inverse = g.scale > 0.0f ? 1.0f / g.scale : 0.0f;
+    }
+    g.offset = -g.scale * kvl__zero_code(c);
+    return g;
+}
+
+KVL__FN kvl__grid kvl__load_grid(const kvl__codec* c, const unsigned char* scale_at,
+                                 const unsigned char* zero_at)
+{
+    const int f16 = c->words[KVL__STAGE_META] == KVL__META_F16;
+    kvl__grid g;
+    g.inverse = 0.0f;
+    g.scale = f16 ? kvl__f16_to_f32(kvl__get_u16(scale_at)) : kvl__e5m3_to_f32(*scale_at);
+    if (c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_SYMMETRIC)
+        g.offset = -g.scale * kvl__zero_code(c);
+    else if (f16)
+        g.offset = kvl__f16_to_f32(kvl__get_u16(zero_at));
+    else
+        g.offset = kvl__offset_8bit(c, g.scale, (float)(signed char)*zero_at);
+    return g;
+}
+
+// FIT AND ROUND
+
+// x: `count` values, `stride` apart.
+KVL__FN kvl__grid kvl__fit(const kvl__codec* c, const float* x, int32_t count, int32_t stride,
+                           unsigned char* scale_at, unsigned char* zero_at)
+{
+    float lo = x[0], hi = x[0], most = x[0];
+    for (int32_t i = 1; i < count; ++i) {
+        const float v = x[(int64_t)i * stride];
+        if (v < lo) lo = v;
+        if (v > hi) hi = v;
+        if (fabsf(v) > fabsf(most)) most = v;
+    }
+    lo += 0.0f;                                      // -0 becomes 0: one spelling of a stored zero
+    hi += 0.0f;
+    switch (c->words[KVL__STAGE_FIT]) {
+    case KVL__FIT_ABSMAX:
+        return kvl__fit_symmetric(c, fabsf(most) / (kvl__zero_code(c) - 1.0f), fabsf(most), scale_at);
+    case KVL__FIT_SIGNED_ABSMAX:
+        return kvl__fit_symmetric(c, most / -kvl__zero_code(c), fabsf(most), scale_at);
+    default:
+        return c->words[KVL__STAGE_META] == KVL__META_F16
+            ? kvl__fit_affine_f16(c, lo, hi, scale_at, zero_at)
+            : kvl__fit_affine_8bit(c, lo, hi, scale_at, zero_at);
+    }
+}
+
+KVL__FN int kvl__round(const kvl__codec* c, float x, kvl__grid g)
+{
+    const int symmetric = c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_SYMMETRIC;
+    const float zero = symmetric ? kvl__zero_code(c) : 0.0f, code_max = (float)kvl__code_max(c);
+    const float raw = symmetric ? x * g.inverse : (x - g.offset) * g.inverse;
+    const float y = kvl__clamp(raw, -zero, code_max - zero);
+    float code;
+    if (c->words[KVL__STAGE_ROUND] == KVL__ROUND_NEAREST_UP) {
+        code = floorf(y + (zero + 0.5f));
+    } else if (c->words[KVL__STAGE_ROUND] == KVL__ROUND_NEAREST_AWAY) {
+        const float t = truncf(y);
+        code = t + (fabsf(y - t) >= 0.5f ? (y < 0.0f ? -1.0f : 1.0f) : 0.0f) + zero;
+    } else {
+        code = rintf(y) + zero;
+    }
+    return (int)kvl__clamp(code, 0.0f, code_max);
+}
+
+// ENCODE AND DECODE
+
+KVL__FN int kvl__raw_code(const kvl__codec* c, float x)
+{
+    return c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_F16 ? kvl__f32_to_f16_finite(x)
+                                                          : kvl__f32_to_bf16_finite(x);
+}
+
+// One window row in the codec's basis.
+KVL__FN void kvl__load_row(const kvl__codec* c, const uint16_t* row, float* x)
+{
+    for (int32_t i = 0; i < c->head_dim; ++i) x[i] = kvl__row_to_f32(row[i], c->rows);
+    kvl__to_basis(c, x);
+}
+
+KVL__FN void kvl__encode_group(const kvl__codec* c, const kvl__encode_args* a, const float* x,
+                               int32_t count, int32_t stride, int64_t row, int32_t channel)
+{
+    const kvl__side_layout l = kvl__layout_of(c, a->page_size);
+    const int along = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL;
+    const int64_t group = kvl__group_of(c, row, channel);
+    const kvl__grid g = kvl__fit(c, x, count, stride, a->page + l.scales_at + group * l.scale_bytes,
+                                 a->page + l.zeros_at + group * l.zero_bytes);
+    for (int32_t i = 0; i < count; ++i) {
+        const int64_t at = along ? (row + i) * c->head_dim + channel : row * c->head_dim + channel + i;
+        kvl__put_code(a->page, at * c->bits, c->bits, kvl__round(c, x[(int64_t)i * stride], g));
+    }
+}
+
+KVL__FN void kvl__encode_raw_row(const kvl__codec* c, const kvl__encode_args* a, const float* x,
+                                 int64_t row)
+{
+    for (int32_t i = 0; i < c->head_dim; ++i)
+        kvl__put_u16(a->page + 2 * (row * c->head_dim + i), (uint16_t)kvl__raw_code(c, x[i]));
+}
+
+// Keys or values whose groups run along channels: row by row.
+KVL__FN void kvl__encode_per_token(const kvl__codec* c, const kvl__encode_args* a)
+{
+    float x[KVL__MAX_HEAD_DIM];
+    for (int32_t r = 0; r < a->num_rows; ++r) {
+        const int64_t row = a->first_row + r;
+        kvl__load_row(c, a->rows + r * a->row_stride, x);
+        if (c->group_size == 0) {
+            kvl__encode_raw_row(c, a, x, row);
+            continue;
+        }
+        for (int32_t i = 0; i < c->head_dim; i += c->group_size)
+            kvl__encode_group(c, a, x + i, c->group_size, 1, row, i);
+    }
+}
+
+// Groups along tokens: a stretch of channels at a time, so that the rows of a group fit the stack.
+KVL__FN void kvl__encode_per_channel(const kvl__codec* c, const kvl__encode_args* a)
+{
+    enum { STRETCH = 4 };                    // head_dim is a multiple of 16
+    float row[KVL__MAX_HEAD_DIM], x[4096 * STRETCH];
+    for (int32_t r = 0; r < a->num_rows; r += c->group_size) {
+        for (int32_t i = 0; i < c->head_dim; i += STRETCH) {
+            for (int32_t t = 0; t < c->group_size; ++t) {
+                kvl__load_row(c, a->rows + (r + t) * a->row_stride, row);
+                memcpy(x + t * STRETCH, row + i, STRETCH * sizeof(float));
+            }
+            for (int32_t j = 0; j < STRETCH; ++j)
+                kvl__encode_group(c, a, x + j, c->group_size, STRETCH, a->first_row + r, i + j);
+        }
+    }
+}
+
+KVL__FN void kvl__ref_encode(const kvl__encode_args* a)
+{
+    const kvl__codec* c = (const kvl__codec*)a->codec;
+    if (c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL) kvl__encode_per_channel(c, a);
+    else kvl__encode_per_token(c, a);
+}
+
+// Row `row` of a page in the codec's basis.
+KVL__FN void kvl__decode_row(const kvl__codec* c, const kvl__side_layout* l,
+                             const unsigned char* page, int64_t row, float* x)
+{
+    if (c->group_size == 0) {
+        const unsigned char* from = page + 2 * row * c->head_dim;
+        const int bf16 = c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_BF16;
+        for (int32_t i = 0; i < c->head_dim; ++i)
+            x[i] = kvl__row_to_f32(kvl__get_u16(from + 2 * i), bf16);
+        return;
+    }
+    int64_t last = -1;
+    kvl__grid g = { 0.0f, 0.0f, 0.0f };
+    for (int32_t i = 0; i < c->head_dim; ++i) {
+        const int64_t group = kvl__group_of(c, row, i);
+        if (group != last) {
+            g = kvl__load_grid(c, page + l->scales_at + group * l->scale_bytes,
+                               page + l->zeros_at + group * l->zero_bytes);
+            last = group;
+        }
+        const int code = kvl__get_code(page, (row * c->head_dim + i) * c->bits, c->bits);
+        x[i] = g.scale * (float)code + g.offset;
+    }
+}
+
+KVL__FN void kvl__ref_decode_grids(const kvl__codec* c, const kvl__decode_args* a)
+{
+    const kvl__side_layout l = kvl__layout_of(c, a->page_size);
+    if (c->group_size == 0 || !a->scales || !a->offsets) return;
+    const int64_t first = kvl__group_of(c, a->first_row, 0);
+    const int64_t num = (int64_t)a->num_rows * c->head_dim / c->group_size;
+    for (int64_t i = 0; i < num; ++i) {
+        const kvl__grid g = kvl__load_grid(c, a->page + l.scales_at + (first + i) * l.scale_bytes,
+                                           a->page + l.zeros_at + (first + i) * l.zero_bytes);
+        a->scales[i] = g.scale;
+        a->offsets[i] = g.offset;
+    }
+}
+
+KVL__FN void kvl__ref_decode(const kvl__decode_args* a)
+{
+    const kvl__codec* c = (const kvl__codec*)a->codec;
+    const kvl__side_layout l = kvl__layout_of(c, a->page_size);
+    for (int32_t r = 0; r < a->num_rows; ++r) {
+        const int64_t row = a->first_row + r;
+        if (a->rows) {
+            kvl__decode_row(c, &l, a->page, row, a->rows + (int64_t)r * c->head_dim);
+            kvl__from_basis(c, a->rows + (int64_t)r * c->head_dim);
+        }
+        for (int32_t i = 0; a->codes && i < c->head_dim; ++i) {
+            const int64_t at = row * c->head_dim + i;
+            a->codes[(int64_t)r * c->head_dim + i] = c->group_size
+                ? (uint16_t)kvl__get_code(a->page, at * c->bits, c->bits)
+                : kvl__get_u16(a->page + 2 * at);
+        }
+    }
+    kvl__ref_decode_grids(c, a);
+}
+
+// ATTEND
+
+// Online softmax of up to KVL__MAX_HEADS heads.  The empty set is max = -inf, sum = 0, o = 0.
+typedef struct kvl__softmax {
+    float max[KVL__MAX_HEADS], sum[KVL__MAX_HEADS];
+} kvl__softmax;
+
+KVL__FN void kvl__softmax_start(kvl__softmax* s, const kvl__attend_args* a, int32_t dim)
+{
+    for (int32_t h = 0; h < a->num_heads; ++h) {
+        s->max[h] = -INFINITY;
+        s->sum[h] = 0.0f;
+    }
+    memset(a->o, 0, (size_t)a->num_heads * (size_t)dim * sizeof(float));
+}
+
+// Scale is in q already; soft cap next; the mask is the range of rows that is visited.
+KVL__FN void kvl__scores_of_row(const kvl__attend_args* a, const float* k, int32_t dim,
+                                float* scores)
+{
+    for (int32_t h = 0; h < a->num_heads; ++h) {
+        const float* q = a->q + (int64_t)h * dim;
+        float s = 0.0f;
+        for (int32_t i = 0; i < dim; ++i) s += q[i] * k[i];
+        scores[h] = a->soft_cap > 0.0f ? a->soft_cap * tanhf(s / a->soft_cap) : s;
+    }
+}
+
+// One row's scores [num_heads] and value join the sums.
+KVL__FN void kvl__softmax_add(kvl__softmax* s, const kvl__attend_args* a, const float* scores,
+                              const float* v, int32_t dim)
+{
+    for (int32_t h = 0; h < a->num_heads; ++h) {
+        float* o = a->o + (int64_t)h * dim;
+        if (scores[h] > s->max[h]) {
+            const float shrink = expf(s->max[h] - scores[h]);
+            s->max[h] = scores[h];
+            s->sum[h] *= shrink;
+            for (int32_t i = 0; i < dim; ++i) o[i] *= shrink;
+        }
+        const float p = expf(scores[h] - s->max[h]);
+        s->sum[h] += p;
+        for (int32_t i = 0; i < dim; ++i) o[i] += p * v[i];
+    }
+}
+
+KVL__FN void kvl__softmax_finish(const kvl__softmax* s, const kvl__attend_args* a, int32_t dim)
+{
+    for (int32_t h = 0; h < a->num_heads; ++h) {
+        float* o = a->o + (int64_t)h * dim;
+        a->lse[h] = s->sum[h] > 0.0f ? s->max[h] + logf(s->sum[h]) : -INFINITY;
+        if (s->sum[h] > 0.0f)
+            for (int32_t i = 0; i < dim; ++i) o[i] /= s->sum[h];
+    }
+}
+
+KVL__FN void kvl__ref_attend_windows(const kvl__attend_args* a)
+{
+    const kvl__codec* kc = (const kvl__codec*)a->k_codec;
+    const kvl__codec* vc = (const kvl__codec*)a->v_codec;
+    float k[KVL__MAX_HEAD_DIM], v[KVL__MAX_HEAD_DIM], scores[KVL__MAX_HEADS];
+    kvl__softmax s;
+    kvl__softmax_start(&s, a, vc->head_dim);
+    for (int w = 0; w < 2; ++w) {
+        const kvl__window* window = &a->windows[w];
+        for (int64_t r = 0; r < window->num_rows; ++r) {
+            const uint16_t* k_row = window->k + r * kc->head_dim;
+            const uint16_t* v_row = window->v + r * vc->head_dim;
+            for (int32_t i = 0; i < kc->head_dim; ++i) k[i] = kvl__row_to_f32(k_row[i], kc->rows);
+            for (int32_t i = 0; i < vc->head_dim; ++i) v[i] = kvl__row_to_f32(v_row[i], vc->rows);
+            kvl__scores_of_row(a, k, kc->head_dim, scores);
+            kvl__softmax_add(&s, a, scores, v, vc->head_dim);
+        }
+    }
+    kvl__softmax_finish(&s, a, vc->head_dim);
+}
+
+KVL__FN void kvl__ref_attend_pages(const kvl__attend_args* a)
+{
+    const kvl__codec* kc = (const kvl__codec*)a->k_codec;
+    const kvl__codec* vc = (const kvl__codec*)a->v_codec;
+    const kvl__side_layout kl = kvl__layout_of(kc, a->page_size);
+    const kvl__side_layout vl = kvl__layout_of(vc, a->page_size);
+    float k[KVL__MAX_HEAD_DIM], v[KVL__MAX_HEAD_DIM], scores[KVL__MAX_HEADS];
+    kvl__softmax s;
+    kvl__softmax_start(&s, a, vc->head_dim);
+    for (int64_t r = a->first_row; r < a->end_row; ++r) {
+        const unsigned char* page = a->pages[r / a->page_size];
+        const int64_t row = r % a->page_size;
+        kvl__decode_row(kc, &kl, page + a->k_offset, row, k);
+        kvl__decode_row(vc, &vl, page + a->v_offset, row, v);
+        kvl__scores_of_row(a, k, kc->head_dim, scores);
+        kvl__softmax_add(&s, a, scores, v, vc->head_dim);
+    }
+    kvl__softmax_finish(&s, a, vc->head_dim);
+}
+
+KVL__FN void kvl__ref_prepare_query(const kvl__basis_args* a)
+{
+    const kvl__codec* c = (const kvl__codec*)a->codec;
+    for (int32_t h = 0; h < a->num_heads; ++h) kvl__to_basis(c, a->x + (int64_t)h * c->head_dim);
+}
+
+KVL__FN void kvl__ref_finish_output(const kvl__basis_args* a)
+{
+    const kvl__codec* c = (const kvl__codec*)a->codec;
+    for (int32_t h = 0; h < a->num_heads; ++h) kvl__from_basis(c, a->x + (int64_t)h * c->head_dim);
+}
+
+// The reference as a program: one for every configuration.
+KVL__FN kvl__program kvl__ref_program(const kvl__config* config)
+{
+    kvl__program p;
+    memset(&p, 0, sizeof p);
+    p.abi = KVL__ABI;
+    p.lanes = 1;
+    p.k_page_bytes = kvl__layout_of(&config->side[0], config->page_size).bytes;
+    p.v_page_bytes = kvl__layout_of(&config->side[1], config->page_size).bytes;
+    p.encode_keys = p.encode_values = kvl__ref_encode;
+    p.decode_keys = p.decode_values = kvl__ref_decode;
+    p.attend_windows = kvl__ref_attend_windows;
+    p.attend_pages = kvl__ref_attend_pages;
+    p.prepare_query = kvl__ref_prepare_query;
+    p.finish_output = kvl__ref_finish_output;
+    return p;
+}
+
+#if !defined(__clang__) && defined(__GNUC__)
+#pragma GCC pop_options
+#endif
+
+#endif
