@@ -168,7 +168,7 @@ KVL__FN int kvl__open(const char* path, int flags, mode_t mode)
 }
 
 // Reads a whole file of this user into the context's memory; NULL if it cannot be had or trusted.
-// The file's time of last use becomes now where `touch` says so.
+// Sets the file's time of last use where `touch` says so.
 KVL__FN unsigned char* kvl__read_file(kvl_context* ctx, const char* path, int touch,
                                       size_t* num_bytes)
 {
@@ -228,7 +228,13 @@ KVL__FN int kvl__make_folder(const char* path)
     for (size_t i = 1; i <= length; ++i) {
         if (part[i] != '/' && part[i] != '\0') continue;
         part[i] = '\0';
-        if (mkdir(part, 0700) != 0 && errno != EEXIST && stat(part, &st) != 0) return 0;
+        if (mkdir(part, 0700) != 0 && errno != EEXIST) {
+            const int fault = errno;      // EROFS and EACCES also of a parent that is there
+            if (stat(part, &st) != 0) {
+                errno = fault;
+                return 0;
+            }
+        }
         part[i] = path[i];
     }
     return 1;
@@ -572,7 +578,9 @@ KVL__FN void kvl__sweep_file(kvl__sweep* sweep, const char* path, const char* na
     const int cleaning = sweep->remove_all || sweep->remove_bad;
     if (kvl__ends_with(name, ".so") || kvl__ends_with(name, ".id")) {
         kvl__sweep_entry(sweep, path, name, &st);
-    } else if (kvl__ends_with(name, ".tmp") || kvl__ends_with(name, ".lock")) {
+    } else if (kvl__ends_with(name, ".tmp")) {
+        if (cleaning || sweep->keep_list) kvl__remove_unheld(path);
+    } else if (kvl__ends_with(name, ".lock")) {
         if (cleaning) kvl__remove_unheld(path);
     } else if (kvl__ends_with(name, ".c")) {
         kvl__beside(path, "so", beside);

@@ -1,4 +1,4 @@
-// kvl_isa.h -- the instruction sets that host kernels are made for, and which one this processor has.
+// kvl_isa.h -- the instruction sets of host kernels, and which one this processor has.
 //
 // A row's name is what KVLOOM_ISA and configurations say; best first.  The flags are part of every
 // kernel's key, so none may mean something else on another machine (no -march=native).

@@ -119,8 +119,8 @@ KVL__FN kvl_status kvl__programs_identity(kvl_context* ctx, char* identity)
                  "compiler = %s: no such program; kernels are made with a C compiler: set "
                  "context_desc.compiler or KVLOOM_CC", p->compiler_asked);
     KVL__REQUIRE(ctx, kvl__has_compiler(ctx), KVL_COMPILE,
-                 "no C compiler: looked for cc, gcc and clang on PATH; set context_desc.compiler or "
-                 "KVLOOM_CC");
+                 "no C compiler: looked for cc, gcc and clang on PATH; set context_desc.compiler "
+                 "or KVLOOM_CC");
     pthread_mutex_lock(&p->lock);
     memcpy(identity, p->identity, KVL__IDENTITY_BYTES);
     pthread_mutex_unlock(&p->lock);
@@ -182,7 +182,7 @@ KVL__FN kvl_status kvl__program_make(kvl_context* ctx, const kvl__compile_job* j
     *where = "disk";
     if (has_entry && kvl__program_from_disk(ctx, &entry, loaded)) return KVL_OK;
     const int lock = has_entry ? kvl__disk_lock(ctx, &entry, KVL__LOCK_WAIT_MS) : -1;
-    if (lock >= 0 && kvl__program_from_disk(ctx, &entry, loaded)) {
+    if (has_entry && kvl__program_from_disk(ctx, &entry, loaded)) {
         kvl__disk_unlock(&entry, lock);
         return KVL_OK;
     }
@@ -297,10 +297,21 @@ KVL__FN kvl_status kvl__program_new(kvl_context* ctx, const char* name, const kv
     job.options = options;
     job.num_options = kvl__options_for(isa, options);
     kvl_status status = kvl__programs_identity(ctx, identity);
+    if (status == KVL_COMPILE) kvl__set_compile_log(ctx, "");      // not an earlier failure's
     if (status == KVL_OK)
         status = kvl__slot_get(ctx, &job, kvl__program_key(&job, ctx->isa, identity), slot, where);
     kvl__free(ctx, text, job.text_bytes + 1);
     return status;
+}
+
+// Refuses a forked child.  Takes no lock: a thread that the child does not have may hold it.
+KVL__FN kvl_status kvl__check_process(kvl_context* ctx)
+{
+    if (ctx->pid == getpid()) return KVL_OK;
+    snprintf(ctx->message, sizeof ctx->message,
+             "the context belongs to process %ld: a child must make its own after fork()",
+             (long)ctx->pid);
+    return KVL_BAD_ARGUMENT;
 }
 
 // The program of a configuration.  *out belongs to the context and lives as long; *where (may be
@@ -311,9 +322,7 @@ KVL__FN kvl_status kvl__program_get(kvl_context* ctx, const char* name, const kv
     const char* from = "memory";
     kvl__slot* slot = NULL;
     *out = NULL;
-    KVL__REQUIRE(ctx, ctx->pid == getpid(), KVL_BAD_ARGUMENT,
-                 "the context belongs to process %ld: a child must make its own after fork()",
-                 (long)ctx->pid);
+    KVL__TRY(kvl__check_process(ctx));
     KVL__REQUIRE(ctx, ctx->programs, KVL_BAD_ARGUMENT, "the context was not created");
     const kvl__hash config = kvl__config_hash(name, fields, num_fields);
     *out = kvl__program_find(ctx->programs, config);

@@ -128,7 +128,10 @@ KVL__FN int kvl__lua_text_of(lua_State* L)
 {
     const char* const* line = kvl__text_find(luaL_checkstring(L, 1));
     luaL_Buffer text;
-    if (!line) return 0;
+    if (!line) {
+        lua_pushnil(L);
+        return 1;
+    }
     luaL_buffinit(L, &text);
     for (; *line; ++line) luaL_addstring(&text, *line);
     luaL_pushresult(&text);

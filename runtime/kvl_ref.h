@@ -18,7 +18,7 @@
 #pragma GCC optimize("fp-contract=off")
 #endif
 
-enum { KVL__MAX_HEAD_DIM = 256, KVL__MAX_HEADS = 16, KVL__REF_ROWS = 64 };
+enum { KVL__MAX_HEAD_DIM = 256, KVL__MAX_HEADS = 16 };
 
 // Scale and offset as decoding uses them, and the factor that encoding multiplies with.
 typedef struct kvl__grid {
@@ -27,7 +27,9 @@ typedef struct kvl__grid {
 
 KVL__FN int32_t kvl__code_max(const kvl__codec* c) { return (1 << c->bits) - 1; }
 KVL__FN float kvl__zero_code(const kvl__codec* c) { return (float)(1 << (c->bits - 1)); }
-KVL__FN float kvl__clamp(float x, float lo, float hi) { return x < lo ? lo : x > hi ? hi : x; }
+
+// What is no number, as 0 times the infinite inverse of a tiny scale, becomes lo.
+KVL__FN float kvl__clamp(float x, float lo, float hi) { return x > lo ? (x < hi ? x : hi) : lo; }
 
 KVL__FN float kvl__row_to_f32(uint16_t x, int rows)
 {
@@ -279,19 +281,21 @@ KVL__FN void kvl__encode_per_token(const kvl__codec* c, const kvl__encode_args* 
     }
 }
 
-// Groups along tokens: a stretch of channels at a time, so that the rows of a group fit the stack.
+// Groups along tokens: as many channels at a time as fit the stack with all rows of a group.
 KVL__FN void kvl__encode_per_channel(const kvl__codec* c, const kvl__encode_args* a)
 {
-    enum { STRETCH = 4 };                    // head_dim is a multiple of 16
-    float row[KVL__MAX_HEAD_DIM], x[4096 * STRETCH];
+    enum { VALUES = 16384 };                 // at least 4 channels of the longest group
+    float row[KVL__MAX_HEAD_DIM], x[VALUES];
+    const int32_t fit = VALUES / c->group_size, most = fit < c->head_dim ? fit : c->head_dim;
     for (int32_t r = 0; r < a->num_rows; r += c->group_size) {
-        for (int32_t i = 0; i < c->head_dim; i += STRETCH) {
+        for (int32_t i = 0, width; i < c->head_dim; i += width) {
+            width = c->head_dim - i < most ? c->head_dim - i : most;
             for (int32_t t = 0; t < c->group_size; ++t) {
                 kvl__load_row(c, a->rows + (r + t) * a->row_stride, row);
-                memcpy(x + t * STRETCH, row + i, STRETCH * sizeof(float));
+                memcpy(x + t * width, row + i, (size_t)width * sizeof(float));
             }
-            for (int32_t j = 0; j < STRETCH; ++j)
-                kvl__encode_group(c, a, x + j, c->group_size, STRETCH, a->first_row + r, i + j);
+            for (int32_t j = 0; j < width; ++j)
+                kvl__encode_group(c, a, x + j, c->group_size, width, a->first_row + r, i + j);
         }
     }
 }

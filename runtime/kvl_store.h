@@ -80,7 +80,6 @@ struct kvl_cache {
     unsigned char* thread_scratch;      // [threads, thread_bytes]
     int64_t      part_floats, thread_bytes, q_floats, acc_floats;
     uint64_t     bytes, peak_bytes, page_bytes, window_bytes;
-    int          in_use;                // atomic, KVLOOM_DEBUG: one thread at a time
 };
 
 // MEMORY OF A CACHE

@@ -1,0 +1,90 @@
+# programs.cmake -- flags of our own targets, examples and tools; programs land in bin.
+
+add_library(kvloom_flags INTERFACE)
+target_compile_options(kvloom_flags INTERFACE -Wall -Wextra -Wconversion -pedantic)
+if(KVLOOM_WERROR)
+    target_compile_options(kvloom_flags INTERFACE -Werror)
+endif()
+if(KVLOOM_SANITIZE)
+    target_compile_options(kvloom_flags INTERFACE
+        "-fsanitize=${KVLOOM_SANITIZE}" -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    target_link_options(kvloom_flags INTERFACE "-fsanitize=${KVLOOM_SANITIZE}")
+endif()
+if(CMAKE_BUILD_TYPE STREQUAL "Debug")
+    target_compile_definitions(kvloom_flags INTERFACE KVLOOM_DEBUG)
+endif()
+
+# ISO C99, as a user's strict compiler sees the header; our programs may use POSIX.
+function(kvloom_use_flags target)
+    target_link_libraries(${target} PRIVATE kvloom_flags)
+    target_compile_definitions(${target} PRIVATE _GNU_SOURCE)
+    set_target_properties(${target} PROPERTIES
+        C_STANDARD 99 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
+endfunction()
+
+function(kvloom_program name)
+    add_executable(${name} ${ARGN})
+    kvloom_use_flags(${name})
+    target_link_libraries(${name} PRIVATE kvloom::kvloom)
+endfunction()
+
+if(NOT KVLOOM_PROGRAMS AND NOT KVLOOM_TESTS)
+    return()
+endif()
+
+# PCRE2 splits text for tokenizers; CBLAS multiplies in prefill.
+find_path(KVLOOM_PCRE2_INCLUDE_DIR pcre2.h)
+find_library(KVLOOM_PCRE2_LIBRARY NAMES pcre2-8)
+find_path(KVLOOM_CBLAS_INCLUDE_DIR cblas.h PATH_SUFFIXES openblas openblas-pthread)
+find_library(KVLOOM_CBLAS_LIBRARY NAMES openblas cblas blas)
+find_path(KVLOOM_CJSON_INCLUDE_DIR cJSON.h PATH_SUFFIXES cjson)
+find_library(KVLOOM_CJSON_LIBRARY NAMES cjson)
+
+file(GLOB kvloom_model_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/examples/decode/*.c")
+file(GLOB kvloom_model_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/examples/decode/*.h")
+list(FILTER kvloom_model_sources EXCLUDE REGEX "/main\\.c$")
+
+if(NOT KVLOOM_PCRE2_LIBRARY OR NOT KVLOOM_PCRE2_INCLUDE_DIR)
+    message(WARNING "PCRE2 was not found (libpcre2-dev): decode is not built")
+elseif(NOT KVLOOM_CBLAS_LIBRARY OR NOT KVLOOM_CBLAS_INCLUDE_DIR)
+    message(WARNING "CBLAS was not found (libopenblas-dev): decode is not built")
+elseif(kvloom_model_sources)
+    add_library(kvloom_model STATIC ${kvloom_model_sources})
+    kvloom_use_flags(kvloom_model)
+    target_include_directories(kvloom_model PUBLIC "${PROJECT_SOURCE_DIR}/examples/decode")
+    target_include_directories(kvloom_model SYSTEM PUBLIC
+        "${KVLOOM_PCRE2_INCLUDE_DIR}" "${KVLOOM_CBLAS_INCLUDE_DIR}")
+    target_link_libraries(kvloom_model PUBLIC
+        kvloom::kvloom "${KVLOOM_PCRE2_LIBRARY}" "${KVLOOM_CBLAS_LIBRARY}" m)
+endif()
+
+if(NOT KVLOOM_PROGRAMS)
+    return()
+endif()
+
+file(GLOB kvloom_examples CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/examples/*.c")
+foreach(source IN LISTS kvloom_examples)
+    get_filename_component(name "${source}" NAME_WE)
+    kvloom_program(${name} "${source}")
+endforeach()
+
+if(TARGET kvloom_model AND EXISTS "${PROJECT_SOURCE_DIR}/examples/decode/main.c")
+    kvloom_program(decode "${PROJECT_SOURCE_DIR}/examples/decode/main.c")
+    target_link_libraries(decode PRIVATE kvloom_model)
+endif()
+
+file(GLOB kvloom_tools CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tools/kvloom-*.c")
+foreach(source IN LISTS kvloom_tools)
+    get_filename_component(name "${source}" NAME_WE)
+    file(STRINGS "${source}" uses_json REGEX "cJSON\\.h")
+    if(uses_json AND NOT (KVLOOM_CJSON_LIBRARY AND KVLOOM_CJSON_INCLUDE_DIR))
+        message(WARNING "cJSON was not found (libcjson-dev): ${name} is not built")
+        continue()
+    endif()
+    kvloom_program(${name} "${source}")
+    if(uses_json)
+        get_filename_component(parent "${KVLOOM_CJSON_INCLUDE_DIR}" DIRECTORY)
+        target_include_directories(${name} SYSTEM PRIVATE "${KVLOOM_CJSON_INCLUDE_DIR}" "${parent}")
+        target_link_libraries(${name} PRIVATE "${KVLOOM_CJSON_LIBRARY}")
+    endif()
+endforeach()

@@ -1,0 +1,145 @@
+# tests.cmake -- each tests/test_*.c is a Criterion program; the scripts are tests of their own.
+#
+# A test that includes nothing of ours but kvloom.h runs twice: against the tree, and, as NAME_dist
+# with the label dist, against the single header.  A test that includes a header of examples/decode
+# links the model library (label model).  A test that starts threads, calls kvl_parallel_for or says
+# "threads: several" has the label threads: those run under the thread sanitizer.  All print TAP.
+
+find_path(KVLOOM_CRITERION_INCLUDE_DIR criterion/criterion.h)
+find_library(KVLOOM_CRITERION_LIBRARY NAMES criterion)
+if(NOT KVLOOM_CRITERION_INCLUDE_DIR OR NOT KVLOOM_CRITERION_LIBRARY)
+    message(WARNING "Criterion was not found (libcriterion-dev): no tests")
+    return()
+endif()
+
+set(KVLOOM_TEST_SECONDS 600 CACHE STRING "Time limit of one test program")
+set(kvloom_test_scratch "${PROJECT_BINARY_DIR}/tests/scratch")
+file(MAKE_DIRECTORY "${kvloom_test_scratch}")
+
+function(kvloom_test_properties name labels)
+    set_tests_properties(${name} PROPERTIES
+        LABELS "${labels}" TIMEOUT ${KVLOOM_TEST_SECONDS}
+        ENVIRONMENT "KVLOOM_TEST_BIN=${PROJECT_BINARY_DIR}/bin")
+endfunction()
+
+function(kvloom_test_flags target kvloom)
+    kvloom_use_flags(${target})
+    # Criterion's macros are written for GNU C11.
+    set_target_properties(${target} PROPERTIES C_STANDARD 11 C_EXTENSIONS ON
+        RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+    target_compile_definitions(${target} PRIVATE
+        KVLOOM_TEST_ROOT="${PROJECT_SOURCE_DIR}" KVLOOM_TEST_SCRATCH="${kvloom_test_scratch}")
+    target_include_directories(${target} SYSTEM PRIVATE "${KVLOOM_CRITERION_INCLUDE_DIR}")
+    target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+    target_link_libraries(${target} PRIVATE ${kvloom} "${KVLOOM_CRITERION_LIBRARY}")
+endfunction()
+
+function(kvloom_test target source kvloom labels)
+    add_executable(${target} "${source}")
+    kvloom_test_flags(${target} "${kvloom}")
+    add_test(NAME ${target} COMMAND ${target} --tap=- --short-filename -j1
+             WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+    kvloom_test_properties(${target} "${labels}")
+endfunction()
+
+# test_support.c holds the implementation for the tests that share its helpers: compiled once.
+foreach(form IN ITEMS tree dist)
+    add_library(test_support_${form} STATIC "${PROJECT_SOURCE_DIR}/tests/test_support.c")
+endforeach()
+kvloom_test_flags(test_support_tree kvloom::kvloom)
+kvloom_test_flags(test_support_dist kvloom::single)
+
+# Sets what a test's source says it needs: support, model, runtime, threads.
+function(kvloom_scan_test source)
+    file(STRINGS "${source}" text REGEX "^#include \"")
+    set(model FALSE)
+    set(runtime FALSE)
+    foreach(path IN LISTS kvloom_model_headers kvloom_runtime kvloom_generated)
+        get_filename_component(header "${path}" NAME)
+        if(text MATCHES "[\"/]${header}\"")
+            if(header MATCHES "^kvl_")
+                set(runtime TRUE)
+            else()
+                set(model TRUE)
+            endif()
+        endif()
+    endforeach()
+    string(REGEX MATCH "\"test_support.h\"" support "${text}")
+    string(REGEX MATCH "\"kvloom.h\"" header "${text}")
+    file(STRINGS "${source}" threads REGEX "pthread_create|kvl_parallel_for|threads: several")
+    foreach(name IN ITEMS model runtime support header threads)
+        set(needs_${name} "${${name}}" PARENT_SCOPE)
+    endforeach()
+endfunction()
+
+file(GLOB kvloom_tests CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/test_*.c")
+list(FILTER kvloom_tests EXCLUDE REGEX "/test_support\\.c$")
+foreach(source IN LISTS kvloom_tests)
+    get_filename_component(name "${source}" NAME_WE)
+    kvloom_scan_test("${source}")
+    string(REGEX REPLACE "^test_" "" labels "${name}")
+    set(tree kvloom::kvloom)
+    set(dist kvloom::single)
+    if(needs_threads)
+        list(APPEND labels threads)
+    endif()
+    if(needs_support)
+        list(PREPEND tree test_support_tree)
+        list(PREPEND dist test_support_dist)
+    endif()
+    if(needs_model)
+        if(TARGET kvloom_model)
+            kvloom_test(${name} "${source}" "kvloom_model;${tree}" "${labels};model")
+        endif()
+        continue()
+    endif()
+    kvloom_test(${name} "${source}" "${tree}" "${labels}")
+    if((needs_header OR needs_support) AND NOT needs_runtime)
+        kvloom_test(${name}_dist "${source}" "${dist}" "${labels};dist")
+    endif()
+endforeach()
+
+# Scripts: the linter, its own test, and the header under compilers, standards and link forms.
+add_test(NAME lint COMMAND "${KVLOOM_LUA}" tools/lint.lua WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+kvloom_test_properties(lint lint)
+add_test(NAME lint_self COMMAND "${KVLOOM_LUA}" tests/lint_self.lua
+         WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+kvloom_test_properties(lint_self lint)
+
+if(KVLOOM_SANITIZE OR KVLOOM_NO_LUA)
+    return()
+endif()
+find_program(KVLOOM_GCC NAMES gcc)
+find_program(KVLOOM_CLANG NAMES clang)
+set(kvloom_compilers "${CMAKE_C_COMPILER}")
+foreach(compiler IN ITEMS "${KVLOOM_GCC}" "${KVLOOM_CLANG}")
+    get_filename_component(a "${compiler}" REALPATH)
+    get_filename_component(b "${CMAKE_C_COMPILER}" REALPATH)
+    if(compiler AND NOT a STREQUAL b)
+        list(APPEND kvloom_compilers "${compiler}")
+    endif()
+endforeach()
+set(kvloom_tree_dirs
+    "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/runtime" "${KVLOOM_GENERATED_DIR}")
+list(JOIN kvloom_tree_dirs ":" kvloom_tree_dirs)
+foreach(compiler IN LISTS kvloom_compilers)
+    get_filename_component(short "${compiler}" NAME)
+    foreach(place IN ITEMS tree dist)
+        set(dirs "${kvloom_tree_dirs}")
+        if(place STREQUAL "dist")
+            set(dirs "${KVLOOM_DIST_DIR}")
+        endif()
+        set(name header_${place}_${short})
+        add_test(NAME ${name}
+                 COMMAND sh tests/header/run.sh "${compiler}" "${CMAKE_CXX_COMPILER}" ${place}
+                         "${dirs}" "${KVLOOM_LUA_INCLUDE_DIR}" "${KVLOOM_LUA_LIBRARY}"
+                         "${PROJECT_BINARY_DIR}/tests/${name}"
+                 WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+        kvloom_test_properties(${name} "header;compilers")
+    endforeach()
+endforeach()
+add_test(NAME header_install
+         COMMAND sh tests/header/install.sh "${CMAKE_COMMAND}" "${CMAKE_C_COMPILER}"
+                 "${PROJECT_BINARY_DIR}" "${PROJECT_BINARY_DIR}/tests/header_install"
+         WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+kvloom_test_properties(header_install header)

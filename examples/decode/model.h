@@ -1,0 +1,157 @@
+// model.h -- runs a language model out of a GGUF file on a kvloom cache.
+//
+// The library behind `decode`, for programs that calibrate and evaluate as well. Families: llama,
+// qwen2, qwen3 and gemma3. A model is weights and geometry: immutable, shared by sessions. A session
+// is one sequence of tokens: a kvl_cache, buffers, and the rows that have been run.
+//
+//     model_open(path, NULL, &m, message, sizeof message);
+//     model_session_desc sd = { .ctx = ctx, .spec = "kivi:k2,v2,g32" };
+//     model_session_create(m, &sd, &s, message, sizeof message);
+//     model_prefill(s, ids, count, logits);            // the prompt, in batches
+//     while (...) { id = best_of(logits); model_step(s, id, logits); }
+//
+// Two ways through the same layers: prefill multiplies matrices by BLAS and attends within a batch
+// on float rows, and to the past as the cache holds it; a step multiplies vectors by the quantized
+// weights, appends one row and attends through the cache. Memory is bounded by the batch, not by
+// the prompt.
+//
+// A session is used by one thread at a time; the work runs on the threads of its context. Sessions
+// of one model may run at once.
+
+#ifndef KVLOOM_DECODE_MODEL_H
+#define KVLOOM_DECODE_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gguf.h"
+#include "kvloom.h"
+#include "tokenizer.h"
+
+typedef struct model model;
+typedef struct model_session model_session;
+
+// What the functions of a session answer. MODEL_OK is 0.
+enum {
+    MODEL_OK = 0,
+    MODEL_FAILED,  // model_session_message says why
+    MODEL_FULL,    // the context has no room for the tokens; nothing has been run
+    MODEL_STOPPED  // the progress callback asked for it; whole batches have been run
+};
+
+// GEOMETRY
+
+// Metadata first, then the fallback in parentheses; ARCH is general.architecture.
+typedef struct model_layer_geometry {
+    int num_q_heads;      // ARCH.attention.head_count, one value or one a layer
+    int num_kv_heads;     // ARCH.attention.head_count_kv, one value or one a layer (num_q_heads)
+    int head_dim;         // ARCH.attention.key_length (hidden_len / num_q_heads)
+    int head_dim_v;       // ARCH.attention.value_length (hidden_len / num_q_heads)
+    int ffn_len;          // ARCH.feed_forward_length, one value or one a layer
+    int window_len;       // gemma3: ARCH.attention.sliding_window on all layers but each 6th, or as
+                          // ARCH.attention.sliding_window_pattern says; elsewhere 0: all rows
+    float softmax_scale;  // ARCH.attention.scale (1 / sqrt(head_dim))
+    double rope_base;     // ARCH.rope.freq_base (10000); layers with a window: freq_base_swa (10000)
+    double rope_scale;    // of positions; 1 / ARCH.rope.scaling.factor (1); with a window: 1
+} model_layer_geometry;
+
+typedef struct model_geometry {
+    const char* architecture;
+    char name[128];       // general.name; "" if the file has none
+    int num_layers;
+    int hidden_len;
+    int vocab_size;
+    int rope_dims;        // channels that turn: ARCH.rope.dimension_count (head_dim)
+    bool rope_halves;     // pairs (i, i + rope_dims / 2) rather than (2i, 2i + 1)
+    int64_t context_len;  // that the model was trained for
+    const model_layer_geometry* layers;  // [num_layers]
+} model_geometry;
+
+// MODEL
+
+// Zero is the default.
+typedef struct model_options {
+    int matrix_level;  // MATRIX_BEST, or a lower instruction set, for tests
+} model_options;
+
+// Opens a file, checks that it holds what the family needs in the right shapes, and makes its
+// tokenizer. Returns 0, or another value with one line in message. *out is NULL after a failure.
+// options can be NULL.
+int model_open(const char* path, const model_options* options, model** out, char* message,
+               size_t message_bytes);
+void model_close(model* m);  // can be NULL; after the last session of it
+
+const model_geometry* model_get_geometry(const model* m);
+const tokenizer* model_tokenizer(const model* m);
+const gguf* model_file(const model* m);
+const char* model_architectures(void);  // the families, as text for people
+
+// Fills layers [num_layers] as a kvl_cache of this model has them, with the spec of each.
+// - specs [num_layers]: borrowed; it and its entries can be NULL for the cache's default.
+void model_describe_layers(const model* m, const char* const* specs, kvl_layer_desc* layers);
+
+// SESSION
+
+// Rows of one layer as attention takes them: after norms and RoPE, before the cache.
+typedef struct model_rows {
+    int layer;
+    int64_t first_position;
+    int64_t num_rows;
+    const float* q;  // [num_rows, num_q_heads, head_dim]
+    const float* k;  // [num_rows, num_kv_heads, head_dim]
+    const float* v;  // [num_rows, num_kv_heads, head_dim_v]
+} model_rows;
+
+// Zero is the default. Strings and arrays are borrowed until model_session_create returns.
+typedef struct model_session_desc {
+    kvl_context* ctx;          // kept until model_session_free
+    const char* spec;          // of layers that have none; NULL: "f16"
+    const char* const* specs;  // [num_layers], entries may be NULL; NULL: spec for all
+    int64_t context_len;       // the most tokens; 0: what the model was trained for
+    uint64_t max_bytes;        // budget of the cache; 0: none
+    int batch_len;             // rows at a time in prefill; 0: as many as fit 64 MB, 32 to 2048
+    // Sees the rows of each layer and batch, layers in order. Borrowed until the call returns.
+    void (*on_rows)(void* user, const model_rows* rows);
+    void* user;
+} model_session_desc;
+
+// Returns 0, or another value with one line in message. *out is NULL after a failure.
+int model_session_create(const model* m, const model_session_desc* desc, model_session** out,
+                         char* message, size_t message_bytes);
+void model_session_free(model_session* s);  // can be NULL
+
+typedef struct model_run {
+    const int32_t* ids;     // [count]
+    int64_t count;
+    float* logits;          // of the last row [vocab_size], or of all rows; can be NULL
+    bool logits_of_all;     // logits is [count, vocab_size]
+    bool rows_through_cache;  // each row is appended and then attends through the cache, as in
+                              // decoding: slower; what an evaluation of the cache measures
+    // Called after each batch; true stops, unless it was the last. Can be NULL.
+    bool (*progress)(void* user, int64_t done, int64_t count);
+    void* user;
+} model_run;
+
+// Runs tokens and appends their rows.
+// - After MODEL_FAILED the rows of the layers may differ in number: the session refuses everything
+//   until model_session_reset. Errors of arguments (an id outside the vocabulary) leave it as it was.
+int model_run_tokens(model_session* s, const model_run* run);
+
+// The same for a prompt: logits [vocab_size] of its last row, can be NULL.
+int model_prefill(model_session* s, const int32_t* ids, int64_t count, float* logits);
+
+// Runs one token as decoding does. logits [vocab_size], can be NULL.
+int model_step(model_session* s, int32_t id, float* logits);
+
+// Empties the session.
+int model_session_reset(model_session* s);
+
+const char* model_session_message(const model_session* s);  // of the last failure; "" if none
+int64_t model_session_length(const model_session* s);       // rows that have been run
+int64_t model_session_context(const model_session* s);      // the most
+const model* model_session_model(const model_session* s);
+kvl_cache* model_session_cache(const model_session* s);     // for kvl_cache_stats and its like
+kvl_seq model_session_seq(const model_session* s);
+
+#endif

@@ -1,0 +1,235 @@
+// model_attention.c -- attention of a stretch of rows: over the past in the cache and among themselves.
+//
+// One row, and rows that are to go through the cache one by one: append, then kvl_attend.
+// More rows: softmax is taken apart by keys. A part gives an output o (normalised) and the logarithm
+// lse of its sum; two parts join as
+//
+//     lse = log(exp(a.lse) + exp(b.lse)),   o = exp(a.lse - lse) a.o + exp(b.lse - lse) b.o,
+//
+// and the empty part is o = 0, lse = -inf. The first part is the past, the others are tiles of the
+// rows themselves, as floats: scores and weighted sums are products of matrices. The past comes from
+// kvl_attend for a few rows, and as tiles of restored rows for many: a restored row then serves
+// every query of the batch.
+
+#include "model_internal.h"
+
+#include <cblas.h>
+#include <math.h>
+#include <string.h>
+
+enum { ATTEND_MAX_ROWS = 32 };  // from about here on restoring the past is cheaper
+
+#if defined(__ELF__)
+// NULL where CBLAS is not OpenBLAS.
+int openblas_get_num_threads(void) __attribute__((weak));
+void openblas_set_num_threads(int num_threads) __attribute__((weak));
+#endif
+
+// The pool's threads call BLAS, each for itself. Returns the count to restore; 0: none.
+static int blas_threads(int num_threads)
+{
+#if defined(__ELF__)
+    if (num_threads > 0 && openblas_get_num_threads != NULL && openblas_set_num_threads != NULL) {
+        const int before = openblas_get_num_threads();
+        if (before != num_threads) { openblas_set_num_threads(num_threads); }
+        return before;
+    }
+#endif
+    (void)num_threads;
+    return 0;
+}
+
+// Queries of a layer against a stretch of keys, both by position.
+typedef struct attention_job {
+    const model_layer_geometry* shape;
+    const model_buffers* buffers;  // q; o and lse, which hold the part so far
+    const float *k, *v;            // [num_keys, num_kv_heads, head_dim], head_dim_v
+    int64_t first_query, num_queries;
+    int64_t first_key, num_keys;
+    int num_slots;
+} attention_job;
+
+// Queries [row, row + num_rows) of one head against keys [key, key + num_keys): indices, not positions.
+typedef struct attention_tile {
+    int64_t head, row, num_rows, key, num_keys;
+} attention_tile;
+
+// Turns one row of scores into weights and joins it to the part so far. Keys [from, to) of the tile
+// are visible.
+static void join_row(const attention_job* job, const attention_tile* tile, int64_t r, float* scores)
+{
+    const model_layer_geometry* shape = job->shape;
+    const int64_t position = job->first_query + tile->row + r;
+    const int64_t first = job->first_key + tile->key;
+    const int64_t oldest = shape->window_len > 0 ? position - shape->window_len + 1 : 0;
+    int64_t from = oldest > first ? oldest - first : 0;
+    int64_t to = position + 1 - first;
+    if (to > tile->num_keys) { to = tile->num_keys; }
+    if (from >= to) {
+        memset(scores, 0, (size_t)tile->num_keys * sizeof *scores);
+        return;
+    }
+    int64_t largest = from;
+    for (int64_t i = from + 1; i < to; i++) {
+        if (scores[i] > scores[largest]) { largest = i; }
+    }
+    const float max = scores[largest];
+    memset(scores, 0, (size_t)from * sizeof *scores);
+    memset(scores + to, 0, (size_t)(tile->num_keys - to) * sizeof *scores);
+    matrix_softmax(scores + from, to - from);
+    // The largest weight is exp(0) over the sum.
+    const float part = max - logf(scores[largest]);
+    const int64_t at = (tile->row + r) * shape->num_q_heads + tile->head;
+    float* lse = &job->buffers->lse[at];
+    const float top = part > *lse ? part : *lse;
+    const float joined = top + logf(expf(part - top) + expf(*lse - top));
+    matrix_scale(scores + from, to - from, expf(part - joined));
+    matrix_scale(job->buffers->o + at * shape->head_dim_v, shape->head_dim_v, expf(*lse - joined));
+    *lse = joined;
+}
+
+static void attend_tile(const attention_job* job, const attention_tile* tile, float* scores)
+{
+    const model_layer_geometry* shape = job->shape;
+    const int64_t q_stride = (int64_t)shape->num_q_heads * shape->head_dim;
+    const int64_t o_stride = (int64_t)shape->num_q_heads * shape->head_dim_v;
+    const int64_t k_stride = (int64_t)shape->num_kv_heads * shape->head_dim;
+    const int64_t v_stride = (int64_t)shape->num_kv_heads * shape->head_dim_v;
+    const int64_t kv_head = tile->head / (shape->num_q_heads / shape->num_kv_heads);
+    const float* q = job->buffers->q + tile->row * q_stride + tile->head * shape->head_dim;
+    const float* k = job->k + tile->key * k_stride + kv_head * shape->head_dim;
+    const float* v = job->v + tile->key * v_stride + kv_head * shape->head_dim_v;
+    float* o = job->buffers->o + tile->row * o_stride + tile->head * shape->head_dim_v;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)tile->num_rows, (int)tile->num_keys,
+                shape->head_dim, shape->softmax_scale, q, (int)q_stride, k, (int)k_stride, 0.0f,
+                scores, MODEL_KEY_TILE);
+    for (int64_t r = 0; r < tile->num_rows; r++) {
+        join_row(job, tile, r, scores + r * MODEL_KEY_TILE);
+    }
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)tile->num_rows,
+                shape->head_dim_v, (int)tile->num_keys, 1.0f, scores, MODEL_KEY_TILE, v,
+                (int)v_stride, 1.0f, o, (int)o_stride);
+}
+
+// Slot i takes every num_slots-th pair of head and query tile: later tiles see more keys, so
+// neighbours in the count are alike.
+static void attend_slot(void* arg, int64_t slot)
+{
+    const attention_job* job = arg;
+    const int64_t num_heads = job->shape->num_q_heads;
+    const int64_t num_tiles = (job->num_queries + MODEL_QUERY_TILE - 1) / MODEL_QUERY_TILE;
+    float* scores = job->buffers->scores + slot * MODEL_QUERY_TILE * MODEL_KEY_TILE;
+    for (int64_t i = slot; i < num_heads * num_tiles; i += job->num_slots) {
+        attention_tile tile = { .head = i % num_heads, .row = i / num_heads * MODEL_QUERY_TILE };
+        const int64_t left = job->num_queries - tile.row;
+        tile.num_rows = left < MODEL_QUERY_TILE ? left : MODEL_QUERY_TILE;
+        const int64_t position = job->first_query + tile.row;
+        const int64_t oldest = job->shape->window_len > 0
+                                   ? position - job->shape->window_len + 1 - job->first_key
+                                   : 0;
+        int64_t end = position + tile.num_rows - job->first_key;
+        if (end > job->num_keys) { end = job->num_keys; }
+        for (tile.key = oldest > 0 ? oldest : 0; tile.key < end; tile.key += MODEL_KEY_TILE) {
+            tile.num_keys = end - tile.key < MODEL_KEY_TILE ? end - tile.key : MODEL_KEY_TILE;
+            attend_tile(job, &tile, scores);
+        }
+    }
+}
+
+static int cache_failed(model_session* s, int layer)
+{
+    return model_session_fail(s, MODEL_FAILED, "layer %d, from position %lld on: %s", layer,
+                              (long long)s->length, kvl_context_message(s->ctx));
+}
+
+static kvl_status append_rows(model_session* s, int layer, int64_t first, int64_t num_rows)
+{
+    const model_layer_geometry* shape = &s->m->layer_geometry[layer];
+    const int32_t count = (int32_t)num_rows;
+    kvl_append_desc append = { .layer = layer, .num_seqs = 1, .seqs = &s->seq };
+    append.num_rows = &count;
+    append.k.data = s->buffers.k + first * shape->num_kv_heads * shape->head_dim;
+    append.v.data = s->buffers.v + first * shape->num_kv_heads * shape->head_dim_v;
+    return kvl_append(s->cache, &append);
+}
+
+// positions NULL: the newest rows.
+static kvl_status attend_rows(model_session* s, int layer, int64_t first, int64_t num_rows,
+                              const int64_t* positions)
+{
+    const model_layer_geometry* shape = &s->m->layer_geometry[layer];
+    const int32_t count = (int32_t)num_rows;
+    kvl_attend_desc attend = { .layer = layer, .num_seqs = 1, .seqs = &s->seq };
+    attend.q_lens = &count;
+    attend.q_positions = positions;
+    attend.q.data = s->buffers.q + first * shape->num_q_heads * shape->head_dim;
+    attend.o.data = s->buffers.o + first * shape->num_q_heads * shape->head_dim_v;
+    attend.lse = s->buffers.lse + first * shape->num_q_heads;
+    return kvl_attend(s->cache, &attend);
+}
+
+// The past as tiles of restored rows, oldest first.
+static kvl_status attend_restored(model_session* s, int layer, attention_job job)
+{
+    const model_layer_geometry* shape = job.shape;
+    const int64_t k_floats = (int64_t)shape->num_kv_heads * shape->head_dim;
+    const int64_t outputs = job.num_queries * shape->num_q_heads;
+    memset(s->buffers.o, 0, (size_t)(outputs * shape->head_dim_v) * sizeof(float));
+    for (int64_t i = 0; i < outputs; i++) { s->buffers.lse[i] = -INFINITY; }
+    int64_t first = 0;
+    if (shape->window_len > 0 && s->length > shape->window_len - 1) {
+        first = s->length - shape->window_len + 1;
+    }
+    for (; first < s->length; first += MODEL_PAST_ROWS) {
+        const int64_t left = s->length - first;
+        const int64_t num = left < MODEL_PAST_ROWS ? left : MODEL_PAST_ROWS;
+        kvl_rows k = { .data = s->buffers.past };
+        kvl_rows v = { .data = s->buffers.past + num * k_floats };
+        const kvl_status status = kvl_restore(s->cache, layer, s->seq, first, num, &k, &v);
+        if (status != KVL_OK) { return status; }
+        job.k = k.data;
+        job.v = v.data;
+        job.first_key = first;
+        job.num_keys = num;
+        kvl_parallel_for(s->ctx, job.num_slots, attend_slot, &job);
+    }
+    return KVL_OK;
+}
+
+static int attend_batch(model_session* s, int layer, int64_t num_rows)
+{
+    attention_job job = { .shape = &s->m->layer_geometry[layer], .buffers = &s->buffers };
+    job.first_query = s->length;
+    job.num_queries = num_rows;
+    job.num_slots = s->num_threads;
+    const int before = blas_threads(1);
+    const kvl_status past = num_rows <= ATTEND_MAX_ROWS
+                                ? attend_rows(s, layer, 0, num_rows, &s->length)
+                                : attend_restored(s, layer, job);
+    if (past == KVL_OK) {
+        job.k = s->buffers.k;
+        job.v = s->buffers.v;
+        job.first_key = s->length;
+        job.num_keys = num_rows;
+        kvl_parallel_for(s->ctx, job.num_slots, attend_slot, &job);
+    }
+    blas_threads(before);
+    if (past != KVL_OK || append_rows(s, layer, 0, num_rows) != KVL_OK) {
+        return cache_failed(s, layer);
+    }
+    return MODEL_OK;
+}
+
+int model_attend(model_session* s, const model_span* span)
+{
+    if (span->num_rows > 1 && !span->rows_through_cache) {
+        return attend_batch(s, span->layer, span->num_rows);
+    }
+    for (int64_t row = 0; row < span->num_rows; row++) {
+        if (append_rows(s, span->layer, row, 1) != KVL_OK ||
+            attend_rows(s, span->layer, row, 1, NULL) != KVL_OK) {
+            return cache_failed(s, span->layer);
+        }
+    }
+    return MODEL_OK;
+}

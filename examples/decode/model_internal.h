@@ -1,0 +1,122 @@
+// model_internal.h -- what the files of the model library share; programs include model.h.
+
+#ifndef KVLOOM_DECODE_MODEL_INTERNAL_H
+#define KVLOOM_DECODE_MODEL_INTERNAL_H
+
+#include "matrix.h"
+#include "model.h"
+
+#if defined(__GNUC__)
+#define MODEL_LIKE_PRINTF(n) __attribute__((format(printf, n, (n) + 1)))
+#else
+#define MODEL_LIKE_PRINTF(n)
+#endif
+
+// What sets one architecture apart from another. The rest is metadata.
+typedef struct model_family {
+    const char* name;         // general.architecture, and the prefix of its keys
+    bool rope_halves;         // the converter keeps split halves; else it permutes to pairs
+    bool qk_norm;             // RMS norm of each query and key head before RoPE
+    bool post_norms;          // RMS norm of what attention and FFN add
+    bool gelu;                // the gate is GELU (tanh form); else SiLU
+    bool scaled_embedding;    // by sqrt(hidden_len)
+    bool windows;             // layers with a sliding window
+    int wide_scale_layers;    // a model of so many layers scales scores by
+                              // 1 / sqrt(hidden_len / num_q_heads); 0: none does
+} model_family;
+
+typedef struct model_layer {
+    matrix q, k, v, o;                                 // [rows, hidden_len]; o: [hidden_len, cols]
+    matrix gate, up, down;                             // [ffn_len, hidden_len]; down: [hidden_len, ffn_len]
+    const float *q_bias, *k_bias, *v_bias, *o_bias;      // [rows of its matrix]; NULL: none
+    const float *attention_norm, *ffn_norm;              // [hidden_len]
+    const float *q_norm, *k_norm;                        // [head_dim]; NULL: none
+    const float *post_attention_norm, *post_ffn_norm;    // [hidden_len]; NULL: none
+} model_layer;
+
+typedef struct model_floats model_floats;  // a list of small tensors, as floats
+
+struct model {
+    gguf* file;
+    tokenizer* tok;
+    const model_family* family;
+    model_options options;
+    model_geometry geometry;
+    model_layer_geometry* layer_geometry;  // [num_layers]
+    model_layer* layers;                   // [num_layers]
+    matrix embedding, output;              // [vocab_size, hidden_len]; may be the same tensor
+    const float* output_norm;              // [hidden_len]
+    const float* rope_factors;             // [rope_dims / 2]; NULL: none
+    float norm_eps;
+    float embedding_scale;
+    model_floats* floats;
+};
+
+// Where a loading function writes its message.
+typedef struct model_report {
+    char* text;
+    size_t bytes;
+} model_report;
+
+// Writes a message; returns false.
+bool model_fail(const model_report* report, const char* format, ...) MODEL_LIKE_PRINTF(2);
+
+// Copies a string of the file for a message: what is not printable ASCII becomes '?'. Returns out.
+const char* model_printable(const char* data, size_t bytes, char out[64]);
+
+// model_geometry.c: fills family, geometry, layer_geometry and norm_eps from the metadata.
+bool model_read_geometry(model* m, const model_report* report);
+
+// Buffers of a session, for batch_len rows.
+typedef struct model_buffers {
+    float* x;            // [batch_len, hidden_len] the residual stream
+    float* h;            // [batch_len, hidden_len] its norm
+    float *q, *k, *v;    // [batch_len, heads, head_dim] of the layer with the most
+    float* o;            // [batch_len, num_q_heads, head_dim_v]
+    float* lse;          // [batch_len, num_q_heads]
+    float* added;        // [batch_len, hidden_len] what attention or FFN adds to x
+    float *gate, *up;    // [batch_len, ffn_len]
+    float* rope[2];      // [batch_len, rope_dims]: of layers without and with a window
+    float* past;         // restored keys and values, MODEL_PAST_ROWS of them
+    float* scores;       // [num_threads, MODEL_QUERY_TILE, MODEL_KEY_TILE]
+    void* scratch;       // of the matrix functions
+    size_t scratch_bytes;
+    float* all;          // the allocation that the floats are in
+} model_buffers;
+
+enum {
+    MODEL_QUERY_TILE = 128,  // with 256 keys: 128 KB of scores, which stay in the second cache
+    MODEL_KEY_TILE = 256,
+    MODEL_PAST_ROWS = 1024
+};
+
+struct model_session {
+    const model* m;
+    kvl_context* ctx;
+    kvl_cache* cache;
+    kvl_seq seq;
+    int64_t length, context_len;
+    int batch_len, num_threads;
+    bool broken;         // a failure has left layers with different numbers of rows
+    void (*on_rows)(void* user, const model_rows* rows);
+    void* user;
+    matrix_pool pool;
+    model_buffers buffers;
+    char message[512];
+};
+
+// Writes the session's message; returns status.
+int model_session_fail(model_session* s, int status, const char* format, ...) MODEL_LIKE_PRINTF(3);
+
+// A stretch of the rows of one layer: q, k, v of the buffers, from position session->length on.
+typedef struct model_span {
+    int layer;
+    int64_t num_rows;
+    bool rows_through_cache;
+} model_span;
+
+// model_attention.c: appends the span's rows to the cache and writes what its queries attend to
+// into buffers.o. Returns MODEL_OK or MODEL_FAILED.
+int model_attend(model_session* s, const model_span* span);
+
+#endif

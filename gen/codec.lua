@@ -1,0 +1,180 @@
+-- codec.lua -- check one side's codec and derive what the templates need.
+--
+-- Pure arithmetic on a side's configuration and its parts.  Nothing here knows a part by name.
+
+local layout = require "layout"
+local refuse = require "refuse"
+
+local codec = {}
+
+local no_meta = { scale_bytes = 0, zero_bytes = 0 }
+
+local function check_listed(side, field, allowed, value)
+    for _, one in ipairs(allowed) do
+        if value == one then return value end
+    end
+    refuse("%s.%s = %s: must be one of %s", side, field, value, table.concat(allowed, ", "))
+end
+
+-- Raises a refusal unless the parts of a side can be combined.
+local function check_parts(side, c, parts)
+    local levels, fit, meta = parts.levels, parts.fit, parts.meta
+    check_listed(side, "bits", levels.bits, c.bits)
+    for _, stage in ipairs { "shift", "choose", "extra" } do
+        if parts[stage] then refuse("%s.%s = %s: has no host kernel", side, stage, c[stage]) end
+    end
+    if levels.raw then
+        if fit then refuse("%s.fit = %s: levels %s have no scale", side, c.fit, c.levels) end
+        if meta then refuse("%s.meta = %s: levels %s have none", side, c.meta, c.levels) end
+        return
+    end
+    if not fit then refuse("%s.fit = none: levels %s need one", side, c.levels) end
+    if not meta then refuse("%s.meta = none: levels %s need one", side, c.levels) end
+    if fit.levels ~= c.levels then
+        refuse("%s.fit = %s: is for levels %s", side, c.fit, fit.levels)
+    end
+    if c.bits < (fit.min_bits or 1) then
+        refuse("%s.bits = %d: fit %s needs %d", side, c.bits, c.fit, fit.min_bits)
+    end
+    if fit.signed and not meta.signed then
+        refuse("%s.meta = %s: cannot store the sign of fit %s", side, c.meta, c.fit)
+    end
+end
+
+local function check_shape(side, c, parts, page_size)
+    if c.head_dim < 32 or c.head_dim > 256 or c.head_dim % 16 ~= 0 then
+        refuse("%s.head_dim = %d: must be 32 to 256 in steps of 16", side, c.head_dim)
+    end
+    check_listed(side, "axis", { "per_token", "per_channel" }, c.axis)
+    if not parts.levels.raw then
+        local along = c.axis == "per_token" and c.head_dim or page_size
+        if c.group_size < 1 or along % c.group_size ~= 0 then
+            refuse("%s.group_size = %d: must divide %s = %d", side, c.group_size,
+                   c.axis == "per_token" and "head_dim" or "page_size", along)
+        end
+        if c.axis == "per_channel" and c.group_size * c.head_dim > 65536 then
+            refuse("%s.group_size = %d: a group of rows must fit 256 KB of stack", side, c.group_size)
+        end
+    end
+    local piece = c.transform_number
+    if parts.transform and (piece < 2 or piece & (piece - 1) ~= 0 or c.head_dim % piece ~= 0) then
+        refuse("%s.transform = %s%d: must be a power of two that divides head_dim = %d",
+               side, c.transform, piece, c.head_dim)
+    end
+end
+
+local function shifted(item, right)
+    if right == 0 then return item end
+    return right > 0 and ("%s >> %d"):format(item, right) or ("%s << %d"):format(item, -right)
+end
+
+-- The words of a cell: name, at (bytes), pack: the word as an expression of the 16 codes q[] of one
+-- lane.  A mask is left out where the shift alone leaves the plane's bits.
+local function derive_words(planes)
+    local words = {}
+    for _, plane in ipairs(planes) do
+        local each, mask = 16 // plane.width, (1 << plane.width) - 1
+        for k = 0, plane.width - 1 do
+            local terms = {}
+            for i = 0, each - 1 do
+                local part = ("(%s & %d)"):format(shifted(("q[%d]"):format(k * each + i), plane.low),
+                                                  mask)
+                terms[i + 1] = shifted(part, -plane.width * i)
+            end
+            words[#words + 1] = { name = ("word_%d_%d"):format(plane.low, k), at = plane.at + 32 * k,
+                                  pack = table.concat(terms, " | ") }
+        end
+    end
+    return words
+end
+
+-- Returns code i of every lane as an expression of the words.
+local function code_expr(planes, i)
+    local terms = {}
+    for p, plane in ipairs(planes) do
+        local each = 16 // plane.width
+        local right = plane.width * (i % each) - plane.low
+        local word = ("word_%d_%d"):format(plane.low, i // each)
+        local alone = plane.low == 0 and right + plane.width == 16
+        terms[p] = alone and shifted(word, right)
+            or ("(%s & %d)"):format(shifted(word, right), ((1 << plane.width) - 1) << plane.low)
+    end
+    return table.concat(terms, " | ")
+end
+
+-- The most groups that `lanes` neighbouring lanes meet.
+local function groups_met(group_size, extent, lanes)
+    local most = 1
+    for first = 0, extent - lanes, lanes do
+        local met = (first + lanes - 1) // group_size - first // group_size + 1
+        if met > most then most = met end
+    end
+    return most
+end
+
+-- Where scales enter: "lanes": into the weights, since all lanes of a cell share a word's scale;
+-- "words": into a cell's sum, since its words share a lane's; "values": into each value; "none".
+local function choose_fold(raw, along_lanes, group_size)
+    if raw then return "none" end
+    if group_size % layout.cell ~= 0 then return "values" end
+    return along_lanes and "lanes" or "words"
+end
+
+-- 0, 1, ... count - 1
+local function number_list(count)
+    local numbers = {}
+    for i = 1, count do numbers[i] = i - 1 end
+    return table.concat(numbers, ", ")
+end
+
+-- Returns the arguments of store_grid: a fit's statistics, and item i of their arrays.
+local function list_stats(fit)
+    local names, items = {}, {}
+    for i, stat in ipairs(fit and fit.stats or {}) do
+        names[i], items[i] = stat.name, stat.name .. "s[i]"
+    end
+    return table.concat(names, ", "), table.concat(items, ", ")
+end
+
+-- Returns the codec of side "k" or "v".  `parts[stage]` is the part of each stage that is not left
+-- out, `lanes` the vector's width.
+function codec.derive(side, config, parts, lanes)
+    local c, page_size = config[side], config.page_size
+    check_parts(side, c, parts)
+    check_shape(side, c, parts, page_size)
+
+    local is_key = side == "k"
+    local raw = parts.levels.raw
+    local along_lanes = (c.axis == "per_channel") == is_key
+    local meta = parts.meta or no_meta
+    local stored = { scale_bytes = meta.scale_bytes,
+                     zero_bytes = parts.levels.stores_zero and meta.zero_bytes or 0 }
+    local planes = layout.planes(c.bits)
+    local d = {
+        side = side, title = is_key and "keys" or "values",
+        is_key = is_key, raw = raw or "none",
+        bits = c.bits, head_dim = c.head_dim,
+        code_max = (1 << c.bits) - 1,
+        zero_point = parts.levels.is_centered and 1 << c.bits - 1 or 0,
+        axis = c.axis, group_size = raw and 0 or c.group_size,
+        along_lanes = along_lanes,
+        lane_extent = is_key and page_size or c.head_dim,
+        word_extent = is_key and c.head_dim or page_size,
+        fold = choose_fold(raw, along_lanes, c.group_size),
+        planes = planes, words = derive_words(planes), code = {},
+        layout = layout.side(c.bits, c.head_dim, page_size, raw and 0 or c.group_size, stored),
+        scale_bytes = stored.scale_bytes, zero_bytes = stored.zero_bytes,
+        parts = parts,
+        piece = parts.transform and c.transform_number or 0,
+    }
+    for i = 0, 15 do d.code[i + 1] = code_expr(planes, i) end
+    d.lane_numbers = number_list(lanes)
+    d.stat_names, d.stat_items = list_stats(parts.fit)
+    d.groups_met = not raw and along_lanes and groups_met(c.group_size, d.lane_extent, lanes) or 1
+    d.diagram = ("| codes: %d x u%d | scales: %d x %d bytes | zeros: %d x %d bytes |"):format(
+        page_size * c.head_dim, c.bits, d.layout.num_groups, stored.scale_bytes,
+        stored.zero_bytes > 0 and d.layout.num_groups or 0, stored.zero_bytes)
+    return d
+end
+
+return codec

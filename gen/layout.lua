@@ -1,0 +1,50 @@
+-- layout.lua -- the byte order of one side (keys or values) of one KV head inside a page.
+--
+--     | codes | scales | zeros, of affine levels |
+--
+-- Codes: cells of 16 tokens x 16 channels, [tile of tokens][group of channels], 32 * bits bytes
+-- each.  One direction of a cell runs along the 16 lanes of a vector, the other along its words:
+--
+--               lanes      words
+--     keys      tokens     channels     a vector of scores grows by one channel at a time
+--     values    channels   tokens       a vector of the output grows by one token at a time
+--
+-- The bits of a code are split into planes of 16, 8, 4, 2 and 1, low bits first.  A plane of width w
+-- is w words of 16 lanes, u16 each: element i of a lane is at bits w (i mod 16/w) of word i / (16/w).
+--
+-- Metadata: one array along the direction that groups do not run along.  Groups along words:
+-- [words / group_size][lanes], a vector of lanes at once.  Groups along lanes:
+-- [lanes / group_size][words].  In tokens and channels that is [group of channels][token] for
+-- per_token and [group of tokens][channel] for per_channel, on both sides.
+
+local layout = {}
+
+layout.cell = 16                       -- tokens and channels of a cell, on every instruction set
+
+-- Returns the planes of a code of `bits` bits: width, low (its lowest bit), at (bytes in a cell).
+function layout.planes(bits)
+    local planes, low = {}, 0
+    for _, width in ipairs { 16, 8, 4, 2, 1 } do
+        if bits - low >= width then
+            planes[#planes + 1] = { width = width, low = low, at = 32 * low }
+            low = low + width
+        end
+    end
+    return planes
+end
+
+-- Returns the byte offsets of one side: cell_bytes, scales_at, zeros_at, page_bytes, and num_groups.
+function layout.side(bits, head_dim, page_size, group_size, meta)
+    local code_bytes = page_size * head_dim * bits // 8
+    local groups = group_size > 0 and page_size * head_dim // group_size or 0
+    local zeros_at = code_bytes + groups * meta.scale_bytes
+    return {
+        cell_bytes = 32 * bits,
+        num_groups = groups,
+        scales_at  = code_bytes,
+        zeros_at   = zeros_at,
+        page_bytes = zeros_at + groups * meta.zero_bytes,
+    }
+end
+
+return layout

@@ -1,0 +1,80 @@
+-- main.lua -- config -> program text: the one function that the library, tools and tests call.
+--
+-- Pure: equal configs and equal embedded texts give equal bytes, in any process and any locale.
+-- The program holds every kernel of one layer configuration:
+--
+--     isa          avx512, avx2, neon or portable
+--     num_heads    query heads that share a KV head
+--     page_size    tokens of a page
+--     rows         f16 or bf16: the type of rows outside pages
+--     k, v         bits, head_dim, group_size, a word for each stage, and <stage>_number
+
+local codec    = require "codec"
+local isas     = require "isa"
+local plan     = require "plan"
+local refuse   = require "refuse"
+local stages   = require "stages"
+local template = require "template"
+
+local folder = "templates/host/"
+local embedded = { ["kvl_args.h"] = "runtime/kvl_args.h" }    -- includes from outside the folder
+
+-- Returns the part of a stage's word: the file gen/parts/<word>.lua or gen/parts/<stage>_<word>.lua,
+-- loaded with an empty environment, since it is data.
+local function load_part(side, stage, word, text_of)
+    for _, name in ipairs { stage .. "_" .. word, word } do
+        local path = "gen/parts/" .. name .. ".lua"
+        local text = text_of(path)
+        local part = text and assert(load(text, "@" .. path, "t", {}))()
+        if part and part.stage == stage and part.name == word then return part end
+    end
+    refuse("%s.%s = %s: no such word", side, stage, word)
+end
+
+-- Returns the parts of a side by stage; a stage that is left out, or is structure, has none.
+local function load_parts(side, c, text_of)
+    local parts = {}
+    for _, stage in ipairs(stages) do
+        local word = c[stage.name] or stage.default
+        if word ~= "none" and not stage.words then
+            parts[stage.name] = load_part(side, stage.name, word, text_of)
+        end
+    end
+    return parts
+end
+
+local function repeated(item, count) return (item .. ", "):rep(count - 1) .. item end
+
+-- Returns the program's text.  `config` is a table of integers and strings; `text_of(path)` is the
+-- embedded text of a file, or nil.
+return function(config, text_of)
+    local isa = isas[config.isa] or refuse("isa = %s: must be avx512, avx2, neon or portable",
+                                           tostring(config.isa))
+    local sides = {}
+    for i, side in ipairs { "k", "v" } do
+        sides[i] = codec.derive(side, config, load_parts(side, config[side], text_of), isa.lanes)
+    end
+    local env = {
+        config = config, isa = isa, sides = sides, plan = plan.attend(config, isa),
+        ipairs = ipairs, f32 = template.f32, repeated = repeated, sqrt = math.sqrt,
+    }
+
+    local included = {}
+    local function expand(name, names)
+        local path = embedded[name] or folder .. name
+        local text = text_of(path) or error(path .. ": no such template")
+        return template.render(path, text, names)
+    end
+    function env.include(name)
+        if included[name] then return "" end
+        included[name] = true
+        return expand(name, env)
+    end
+    -- The template once more for one side: `codec` is the side's, s "name" its own name.
+    function env.for_side(name, side)
+        local names = setmetatable({ codec = side }, { __index = env })
+        function names.s(word) return side.side .. "_" .. word end
+        return expand(name, names)
+    end
+    return env.include("program.c")
+end

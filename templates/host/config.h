@@ -1,0 +1,5 @@
+// config.h -- the shape that this program is for.  C99 has no constexpr: these are its constants.
+
+enum { head_dim_k = $(config.k.head_dim), head_dim_v = $(config.v.head_dim) };
+enum { num_heads = $(config.num_heads), page_size = $(config.page_size) };
+enum { window_rows = $(plan.window_rows), strip_rows = $(plan.strip_rows) };

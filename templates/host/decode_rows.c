@@ -1,0 +1,33 @@
+// decode_rows.c -- rows of a page as floats in the original basis, as codes, and their scales.
+
+static void $(s "decode_rows")(const kvl__decode_args* a)
+{
+    for (int32_t r = 0; r < a->num_rows; ++r) {
+        const int row = a->first_row + r;
+        if (a->rows) {
+            float* x = a->rows + r * (int64_t)$(s "dim");
+            for (int i = 0; i < $(s "dim"); ++i) x[i] = $(s "read_value")(a->page, row, i);
+            $(s "transform")(x);
+        }
+        if (a->codes) {
+            uint16_t* q = a->codes + r * (int64_t)$(s "dim");
+            for (int i = 0; i < $(s "dim"); ++i) q[i] = (uint16_t)$(s "get_code")(a->page, row, i);
+        }
+    }
+    //% if codec.raw == "none" then
+    if (!a->scales || !a->offsets) return;
+    int64_t at = 0;
+    //% if codec.axis == "per_token" then
+    for (int32_t row = a->first_row; row < a->first_row + a->num_rows; ++row) {
+        for (int i = 0; i < $(s "dim"); i += $(s "group_size"), ++at) {
+    //% else
+    for (int32_t row = a->first_row; row < a->first_row + a->num_rows; row += $(s "group_size")) {
+        for (int i = 0; i < $(s "dim"); ++i, ++at) {
+    //% end
+            const int group = $(s "group")($(codec.is_key and "i, row" or "row, i"));
+            a->scales[at] = $(s "read_scale")(a->page, group);
+            a->offsets[at] = $(s "read_offset")(a->page, group, a->scales[at]);
+        }
+    }
+    //% end
+}

@@ -1,0 +1,117 @@
+// encode_rows.c -- rows of the window become codes of a page: transform, fit, round, pack.
+//
+// Nothing in here may be fused or reordered where it decides a code: every target gets the same bits.
+
+INLINE void $(s "load_row")(const uint16_t* row, float* x)
+{
+    for (int i = 0; i < $(s "dim"); i += lanes)
+        store(x + i, $("load_" .. config.rows)((const unsigned char*)(row + i)));
+    $(s "transform")(x);
+}
+
+//% local fit = codec.parts.fit
+//% if codec.raw ~= "none" then
+static void $(s "encode_rows")(const kvl__encode_args* a)
+{
+    for (int32_t r = 0; r < a->num_rows; ++r) {
+        float x[$(s "dim")];
+        uint16_t q[$(s "dim")];
+        //% if codec.raw == config.rows and codec.piece == 0 then
+        (void)x;
+        for (int i = 0; i < $(s "dim"); ++i) q[i] = a->rows[r * a->row_stride + i];
+        //% else
+        $(s "load_row")(a->rows + r * a->row_stride, x);
+        for (int i = 0; i < $(s "dim"); ++i) q[i] = $(s "code_of")(x[i]);
+        //% end
+        $(s "put_row")(a->page, a->first_row + r, q);
+    }
+}
+//% elseif codec.axis == "per_token" then
+// Groups along the channels of a row.
+static void $(s "encode_rows")(const kvl__encode_args* a)
+{
+    //% local step = (not fit.ordered and codec.group_size % 16 == 0) and 16 or 1
+    enum { group_size = $(codec.group_size), step = $(step) };
+    for (int32_t r = 0; r < a->num_rows; ++r) {
+        const int row = a->first_row + r;
+        float x[$(s "dim")];
+        uint16_t q[$(s "dim")];
+        $(s "load_row")(a->rows + r * a->row_stride, x);
+        for (int first = 0; first < $(s "dim"); first += group_size) {
+            const float* of = x + first;
+            //% for _, stat in ipairs(fit.stats) do
+            float $(stat.name .. "s")[step];
+            //% end
+            // Every step-th value has its own statistics; what they come to is order-free.
+            for (int j = 0; j < step; ++j) {
+                const float x = of[j];
+                //% for _, stat in ipairs(fit.stats) do
+                $(stat.name .. "s")[j] = $(stat.first);
+                //% end
+            }
+            for (int i = step; i < group_size; i += step) {
+                for (int j = 0; j < step; ++j) {
+                    const float x = of[i + j];
+                    //% for _, stat in ipairs(fit.stats) do
+                    const float $(stat.name) = $(stat.name .. "s")[j];
+                    $(stat.name .. "s")[j] = $(stat.next);
+                    //% end
+                }
+            }
+            //% for _, stat in ipairs(fit.stats) do
+            float $(stat.name) = $(stat.name .. "s")[0];
+            for (int j = 1; j < step; ++j) {
+                const float x = $(stat.name .. "s")[j];
+                $(stat.name) = $(stat.next);
+            }
+            //% end
+            const int group = $(s "group")($(codec.is_key and "first, row" or "row, first"));
+            const $(s "grid") grid = $(s "store_grid")(a->page, group, $(codec.stat_names));
+            for (int i = first; i < first + group_size; ++i)
+                q[i] = $(s "code_of")(x[i], grid.offset, grid.inverse);
+        }
+        $(s "put_row")(a->page, row, q);
+    }
+}
+//% else
+// Groups along tokens: group_size rows at once, each channel with its own statistics.
+static void $(s "encode_rows")(const kvl__encode_args* a)
+{
+    enum { group_size = $(codec.group_size) };
+    for (int32_t r = 0; r < a->num_rows; r += group_size) {
+        float rows[group_size][$(s "dim")];
+        //% for _, stat in ipairs(fit.stats) do
+        float $(stat.name .. "s")[$(s "dim")];
+        //% end
+        for (int t = 0; t < group_size; ++t)
+            $(s "load_row")(a->rows + (r + t) * a->row_stride, rows[t]);
+        for (int i = 0; i < $(s "dim"); ++i) {
+            const float x = rows[0][i];
+            //% for _, stat in ipairs(fit.stats) do
+            $(stat.name .. "s")[i] = $(stat.first);
+            //% end
+        }
+        for (int t = 1; t < group_size; ++t) {
+            for (int i = 0; i < $(s "dim"); ++i) {
+                const float x = rows[t][i];
+                //% for _, stat in ipairs(fit.stats) do
+                const float $(stat.name) = $(stat.name .. "s")[i];
+                $(stat.name .. "s")[i] = $(stat.next);
+                //% end
+            }
+        }
+        float offset[$(s "dim")], inverse[$(s "dim")];
+        for (int i = 0; i < $(s "dim"); ++i) {
+            const int row = a->first_row + r, group = $(s "group")($(codec.is_key and "i, row" or "row, i"));
+            const $(s "grid") grid = $(s "store_grid")(a->page, group, $(codec.stat_items));
+            offset[i] = grid.offset;
+            inverse[i] = grid.inverse;
+        }
+        for (int t = 0; t < group_size; ++t) {
+            uint16_t q[$(s "dim")];
+            for (int i = 0; i < $(s "dim"); ++i) q[i] = $(s "code_of")(rows[t][i], offset[i], inverse[i]);
+            $(s "put_row")(a->page, a->first_row + r + t, q);
+        }
+    }
+}
+//% end

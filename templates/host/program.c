@@ -1,0 +1,37 @@
+// program.c -- every kernel of one layer configuration, and the descriptor that the runtime reads.
+
+#include <stdint.h>
+
+#include "kvl_args.h"
+#include "prelude.h"
+#include "config.h"
+#include "softmax.h"
+//% for _, side in ipairs(sides) do
+$(for_side("codec.h", side))
+$(for_side("transform_rows.c", side))
+$(for_side("encode_rows.c", side))
+$(for_side("decode_rows.c", side))
+//% end
+#include "attend_windows.c"
+#include "attend_pages.c"
+
+// C has one name space for types and objects, so the object gets its exported name as a label.
+#define LABEL_TEXT(text) #text
+#define LABEL(prefix, name) LABEL_TEXT(prefix) name
+extern const kvl__program program __asm__(LABEL(__USER_LABEL_PREFIX__, "kvl__program"));
+
+const kvl__program program = {
+    .abi            = KVL__ABI,
+    .lanes          = 16,
+    .k_page_bytes   = k_page_bytes,
+    .v_page_bytes   = v_page_bytes,
+    .scratch_bytes  = sizeof(workspace) + 64,        // room to begin at a cache line
+    .encode_keys    = k_encode_rows,
+    .encode_values  = v_encode_rows,
+    .decode_keys    = k_decode_rows,
+    .decode_values  = v_decode_rows,
+    .attend_windows = attend_windows,
+    .attend_pages   = attend_pages,
+    .prepare_query  = k_transform_rows,
+    .finish_output  = v_transform_rows,
+};

@@ -1,0 +1,344 @@
+# codecs.py -- kvloom's codecs, windows and attention in NumPy, written from their definitions.
+#
+# An independent twin of the library for the tests: it shares no code with runtime/, gen/ or
+# templates/.  Sources: ggml's quantize_row_q8_0_ref and quantize_row_q4_0_ref, KIVI
+# (arXiv:2402.02750), and the arithmetic that the comments of gen/parts/*.lua define.
+#
+# Encoding is float32 step by step, one rounding an operation, since codes must agree to the bit.
+# Decoding and attention are float64: they are what the library approximates.
+#
+#     python3 codecs.py      checks q8_0 and q4_0 against the PyPI package gguf, where it is there
+
+import re
+import numpy as np
+
+F32 = np.float32
+F64 = np.float64
+F16_MAX = F32(65504)
+
+
+# 16-bit rows
+
+def to_f16(x):
+    """Nearest f16 to float32 x, ties to even; beyond the range the greatest finite one."""
+    with np.errstate(over="ignore"):
+        h = np.asarray(x, F32).astype(np.float16)
+    h = np.where(np.isinf(h), np.copysign(np.float16(65504), h), h)
+    return h.astype(np.float16)
+
+
+def f16_not_below(x):
+    """The smallest finite f16 >= x > 0, or the greatest f16."""
+    h = to_f16(x)
+    up = np.nextafter(h, np.float16(np.inf), dtype=np.float16)
+    h = np.where(h.astype(F32) < x, up, h)
+    return np.where(np.isinf(h), np.float16(65504), h).astype(np.float16)
+
+
+def bf16_bits(x):
+    """Bits of the nearest bf16, ties to even; beyond the range the greatest finite one."""
+    u = np.asarray(x, F32).view(np.uint32).astype(np.uint64)
+    r = ((u + 0x7fff + (u >> 16 & 1)) >> 16).astype(np.uint32)
+    r = np.where((r & 0x7fff) == 0x7f80, r - 1, r)
+    return r.astype(np.uint16)
+
+
+def bf16_value(bits):
+    return (bits.astype(np.uint32) << 16).view(F32)
+
+
+def window_rows(x, rows):
+    """Rows as a window of type `rows` holds them, as float32."""
+    return bf16_value(bf16_bits(x)) if rows == "bf16" else to_f16(x).astype(F32)
+
+
+# Hadamard
+
+def hadamard_piece(head_dim):
+    return head_dim & -head_dim
+
+
+def hadamard(x, piece):
+    """Pieces of the last axis: butterflies of stride 1, 2, 4, ..., then f32(1 / sqrt(piece))."""
+    x = np.asarray(x)
+    kind = x.dtype.type
+    y = x.reshape(-1, piece).copy()
+    stride = 1
+    while stride < piece:
+        z = y.reshape(-1, piece // (2 * stride), 2, stride)
+        a, b = z[:, :, 0, :], z[:, :, 1, :]
+        y = np.stack([a + b, a - b], axis=2).reshape(-1, piece)
+        stride *= 2
+    factor = F32(1.0 / np.sqrt(F64(piece))) if kind is F32 else kind(1.0 / np.sqrt(F64(piece)))
+    return (y * factor).astype(kind).reshape(x.shape)
+
+
+# 8-bit scales: 5 exponent and 3 mantissa bits, no sign
+
+E5M3 = np.array([m * 2.0**-17 if e == 0 else (8 + m) * 2.0**(e - 18)
+                 for e in range(32) for m in range(8)], F64)
+
+
+def e5m3_nearest(x):
+    """Index of the nearest stored value (ties to the even index), at least 1 if x > 0."""
+    x = F64(x)
+    if x >= E5M3[255]:
+        return 255
+    below = int(np.searchsorted(E5M3, x, side="right")) - 1
+    left, right = x - E5M3[below], E5M3[below + 1] - x
+    index = below if left < right or (left == right and below % 2 == 0) else below + 1
+    return max(index, 1) if x > 0 else 0
+
+
+# One group: fit, metadata, codes
+
+def fit_affine_f16(x, bits):
+    code_max = F32(2**bits - 1)
+    lo, hi = x.min() + F32(0), x.max() + F32(0)
+    with np.errstate(over="ignore"):
+        scale = to_f16((hi - lo) / code_max)
+        if hi > lo and scale == 0:
+            scale = np.float16(2.0**-24)
+        offset = to_f16(lo).astype(F32)
+        need = max((hi - offset) / (code_max + F32(0.5)), F32(2) * (offset - lo))
+        if F32(scale) < need:
+            scale = f16_not_below(need)
+    return F32(scale), F32(offset)
+
+
+def fit_affine_8bit(x, bits):
+    code_max, unit = F32(2**bits - 1), F32(2.0**(bits - 5))
+    lo, hi = x.min() + F32(0), x.max() + F32(0)
+    mid = F32(0.5) * lo + F32(0.5) * hi
+    with np.errstate(over="ignore"):
+        wanted = max((hi - lo) / code_max, abs(mid) / (F32(127) * unit))
+        half = F32(0.5) * (hi - lo)
+    index = e5m3_nearest(wanted)
+    while True:
+        scale = F32(E5M3[index])
+        zero = F32(0)
+        if scale > 0:
+            zero = np.clip(np.rint(mid / (scale * unit)), F32(-127), F32(127))
+        miss = half + abs(mid - zero * (scale * unit))
+        if miss <= scale * F32(2**(bits - 1)) or index == 255:
+            break
+        index += 1
+    return scale, scale * (zero * unit - code_max * F32(0.5))
+
+
+def fit_symmetric(x, bits, fit):
+    """The scale before it is stored, and max|x|."""
+    magnitude = np.abs(x)
+    top = magnitude.max()
+    if fit == "absmax":
+        d = top / F32(2**(bits - 1) - 1)
+    else:
+        d = x[int(np.argmax(magnitude))] / F32(-(2**(bits - 1)))
+    return np.clip(d, -F16_MAX, F16_MAX) + F32(0), top
+
+
+def store_symmetric(d, top, bits, meta):
+    """(stored scale, the scale that codes come from)."""
+    if meta == "f16":
+        return F32(to_f16(d)), d
+    index = e5m3_nearest(d)
+    if top > F32(E5M3[index]) * F32(2**(bits - 1) - 0.5) and index < 255:
+        index += 1
+    return F32(E5M3[index]), F32(E5M3[index])
+
+
+def round_codes(y, bits, rounding, zero_point):
+    top = F32(2**bits - 1)
+    if rounding == "nearest_up":
+        q = np.floor(y + F32(zero_point + 0.5))
+    elif rounding == "nearest_away":
+        q = np.copysign(np.floor(np.abs(y).astype(F64) + 0.5), y) + zero_point
+    else:
+        q = np.rint(y) + F32(zero_point)
+    return np.clip(q, 0, top).astype(np.uint16)
+
+
+def encode_group(x, side):
+    """codes, scale, offset of one group x (float32), with x ~ scale * code + offset."""
+    x = np.asarray(x, F32)
+    bits = side["bits"]
+    if side["levels"] == "affine":
+        fit = fit_affine_f16 if side["meta"] == "f16" else fit_affine_8bit
+        scale, offset = fit(x, bits)
+        inverse = F32(1) / scale if scale != 0 else F32(0)
+        with np.errstate(over="ignore"):
+            y = np.clip((x - offset) * inverse, F32(0), F32(2**bits - 1))
+        return round_codes(y, bits, side["round"], 0), scale, offset
+    zero_point = 2**(bits - 1)
+    d, top = fit_symmetric(x, bits, side["fit"])
+    scale, from_scale = store_symmetric(d, top, bits, side["meta"])
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        inverse = F32(1) / from_scale if from_scale != 0 else F32(0)
+        codes = round_codes(x * inverse, bits, side["round"], zero_point)
+    return codes, scale, -scale * F32(zero_point) + F32(0)
+
+
+# One side (keys or values) of one head
+
+def encode(rows, side):
+    """rows [n, d] as the window holds them -> dict of codes [n, d], scales, offsets."""
+    x = np.asarray(rows, F32)
+    if side["transform"]:
+        x = hadamard(x, side["transform"])
+    if side["levels"] == "f16":
+        return {"codes": to_f16(x).view(np.uint16), "scales": None, "offsets": None}
+    if side["levels"] == "bf16":
+        return {"codes": bf16_bits(x), "scales": None, "offsets": None}
+    g = side["group"]
+    along = x if side["axis"] == "per_token" else x.T
+    groups = along.reshape(along.shape[0], along.shape[1] // g, g)
+    codes = np.zeros(groups.shape, np.uint16)
+    scales, offsets = np.zeros(groups.shape[:2], F32), np.zeros(groups.shape[:2], F32)
+    for i in range(groups.shape[0]):
+        for j in range(groups.shape[1]):
+            codes[i, j], scales[i, j], offsets[i, j] = encode_group(groups[i, j], side)
+    codes = codes.reshape(along.shape)
+    if side["axis"] == "per_channel":
+        codes, scales, offsets = codes.T, scales.T, offsets.T
+    return {"codes": codes, "scales": scales, "offsets": offsets}
+
+
+def decode(encoded, side):
+    """float64 rows in the original basis."""
+    codes = encoded["codes"]
+    if side["levels"] == "f16":
+        x = codes.view(np.float16).astype(F64)
+    elif side["levels"] == "bf16":
+        x = bf16_value(codes).astype(F64)
+    else:
+        axis = 1 if side["axis"] == "per_token" else 0
+        scales = np.repeat(encoded["scales"].astype(F64), side["group"], axis=axis)
+        offsets = np.repeat(encoded["offsets"].astype(F64), side["group"], axis=axis)
+        x = scales * codes + offsets
+    return hadamard(x, side["transform"]) if side["transform"] else x
+
+
+# Specs
+
+def _side(bits, group, axis, fit, levels, meta, rounding="nearest"):
+    return {"bits": bits, "group": group, "axis": axis, "fit": fit, "levels": levels,
+            "meta": meta, "round": rounding, "transform": 0}
+
+
+def _preset(name):
+    """(key side, value side, windows)"""
+    if name in ("f16", "bf16"):
+        side = _side(16, 0, "per_token", "none", name, "none")
+        return side, dict(side), {"sink": 0, "recent": 0, "rows": name}
+    if name == "q8_0":
+        side = _side(8, 32, "per_token", "absmax", "symmetric", "f16", "nearest_away")
+        return side, dict(side), {"sink": 0, "recent": 0, "rows": "f16"}
+    if name == "q4_0":
+        side = _side(4, 32, "per_token", "signed_absmax", "symmetric", "f16", "nearest_up")
+        return side, dict(side), {"sink": 0, "recent": 0, "rows": "f16"}
+    bits, axis = {"rtn": (4, "per_token"), "kivi": (2, "per_channel")}[name]
+    key = _side(bits, 32, axis, "minmax", "affine", "8bit")
+    value = _side(bits, 32, "per_token", "minmax", "affine", "8bit")
+    return key, value, {"sink": 4, "recent": 128, "rows": "f16"}
+
+
+def _set_stage(side, stage, word, head_dim):
+    if stage == "transform":
+        found = re.fullmatch(r"hadamard(\d*)", word)
+        side["transform"] = (int(found.group(1) or 0) or hadamard_piece(head_dim)) if found else 0
+    else:
+        side[stage] = word
+
+
+def parse_spec(spec, head_dim_k, head_dim_v):
+    """A subset of the grammar: what the fixtures use.  -> (key side, value side, windows)"""
+    head, _, rest = spec.partition(":")
+    names = head.split("/")
+    key, _, windows = _preset(names[0])
+    value = _preset(names[-1])[1]
+    windows["chunk"] = 0
+    for item in filter(None, rest.split(",")):
+        name, equals, word = item.partition("=")
+        if equals and name in ("sink", "recent", "chunk", "page"):
+            windows[name] = int(word)
+        elif equals and name == "rows":
+            windows["rows"] = word
+        elif equals:
+            for side, dim, letter in ((key, head_dim_k, "k"), (value, head_dim_v, "v")):
+                if "." not in name or name[0] == letter:
+                    _set_stage(side, name.split(".")[-1], word, dim)
+        else:
+            letters, number = re.fullmatch(r"([kvbg]+)(\d+)", item).groups()
+            what = "group" if letters.endswith("g") else "bits"
+            sides = {"k": [key], "v": [value]}.get(letters[0], [key, value])
+            for side in sides:
+                side[what] = int(number)
+    return key, value, windows
+
+
+def num_quantized(num_rows, sink, recent, chunk):
+    return max(0, num_rows - sink - recent) // chunk * chunk
+
+
+# A cache of one layer
+
+def cache_rows(x, side, windows):
+    """x [n, heads, d] float32 -> (rows as attention sees them, float64; list of encoded heads)."""
+    held = window_rows(x, windows["rows"])
+    rows = held.astype(F64)
+    sink = windows["sink"]
+    nq = num_quantized(len(x), sink, windows["recent"], windows["chunk"])
+    encoded = []
+    for head in range(x.shape[1]):
+        encoded.append(encode(held[sink:sink + nq, head], side))
+        rows[sink:sink + nq, head] = decode(encoded[-1], side)
+    return rows, encoded
+
+
+def attend(q, k, v, positions, softmax_scale=0.0, soft_cap=0.0, window_len=0):
+    """q [n, q_heads, dk], k [rows, heads, dk], v [rows, heads, dv] -> o, lse in float64.
+
+    The query at position p sees rows 0 .. min(p, rows - 1), of these the newest window_len counted
+    from p.  Over no rows o = 0 and lse = -inf.
+    """
+    scale = softmax_scale or float(F32(1.0 / np.sqrt(k.shape[2])))
+    o = np.zeros((q.shape[0], q.shape[1], v.shape[2]))
+    lse = np.full(q.shape[:2], -np.inf)
+    share = q.shape[1] // k.shape[1]
+    for i, p in enumerate(positions):
+        first = max(0, p - window_len + 1) if window_len else 0
+        end = min(p, len(k) - 1) + 1
+        if first >= end:
+            continue
+        for h in range(q.shape[1]):
+            s = k[first:end, h // share] @ q[i, h].astype(F64) * scale
+            if soft_cap:
+                s = soft_cap * np.tanh(s / soft_cap)
+            top = s.max()
+            p_row = np.exp(s - top)
+            total = p_row.sum()
+            o[i, h] = p_row @ v[first:end, h // share] / total
+            lse[i, h] = top + np.log(total)
+    return o, lse
+
+
+def check_against_gguf():
+    from gguf import GGMLQuantizationType, quants
+    rng = np.random.default_rng(1)
+    rows = (rng.standard_normal((4000, 32)) * np.exp(rng.uniform(-6, 6, (4000, 1)))).astype(F32)
+    rows = window_rows(np.concatenate([rows, np.zeros((1, 32), F32), -rows[:50]]), "f16")
+    for name, kind in (("q8_0", GGMLQuantizationType.Q8_0), ("q4_0", GGMLQuantizationType.Q4_0)):
+        ours = encode(rows, _preset(name)[0])
+        theirs = quants.quantize(rows, kind)
+        scale = theirs[:, :2].copy().view(np.float16).astype(F32)
+        if name == "q8_0":
+            codes = theirs[:, 2:].copy().view(np.int8).astype(np.int32) + 128
+        else:
+            codes = np.concatenate([theirs[:, 2:] & 15, theirs[:, 2:] >> 4], axis=1)
+        assert np.array_equal(ours["scales"], scale), name + ": scales differ"
+        assert np.array_equal(ours["codes"], codes), name + ": codes differ"
+        print(f"{name}: {len(rows)} groups equal gguf's")
+
+
+if __name__ == "__main__":
+    check_against_gguf()

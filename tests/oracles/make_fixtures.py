@@ -1,0 +1,164 @@
+# make_fixtures.py -- writes tests/fixtures/codec_*.kvf: what the oracle in codecs.py expects.
+#
+#     python3 make_fixtures.py [FOLDER]        needs NumPy; FOLDER is tests/fixtures by default
+#
+# A file is lines of text `name value`, the line `data`, then arrays without padding, little-endian:
+#
+#     k_codes    unsigned, k_bits wide, least significant bit first, one stream, padded to a byte;
+#                [num_kv_heads, quantized, head_dim]
+#     k_scales   f32 [num_kv_heads, k_groups]; k_groups = 0 where there is no metadata.  Within a
+#     k_offsets  head as kvl_read_codes orders them; x ~ scale * code + offset for every codec
+#     v_codes, v_scales, v_offsets   likewise, of head_dim_v
+#     k_rows     f32 [num_samples, num_kv_heads, head_dim], the rows named by the line `samples`
+#     v_rows     f32 [num_samples, num_kv_heads, head_dim_v]
+#     o          f32 [num_queries, num_q_heads, head_dim_v], queries at the newest positions
+#     lse        f32 [num_queries, num_q_heads]
+#     checksum   u32, FNV-1a of all the arrays before it
+#
+# Inputs are not stored: class Lcg below and test_rows in test_support.c make the same numbers, as
+# integers times a power of two, so that no rounding depends on the language.
+
+import importlib.util
+import os
+import sys
+import numpy as np
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+# By path, since the standard library has a module of the same name.
+_spec = importlib.util.spec_from_file_location("kvl_codecs", os.path.join(HERE, "codecs.py"))
+oracle = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(oracle)
+
+KEY_SEED, VALUE_SEED, QUERY_SEED = 11, 22, 33
+
+# name, spec, q heads, kv heads, head_dim, head_dim_v, quantized, queries, soft_cap, window_len
+CASES = [
+    ("f16",        "f16:",                                   2, 2,  32,  32, 32, 2, 0.0, 0),
+    ("bf16",       "bf16:",                                  2, 1,  48,  32, 32, 1, 0.0, 0),
+    ("q8_0",       "q8_0:",                                  3, 1,  64,  64, 64, 2, 0.0, 0),
+    ("q4_0",       "q4_0:",                                  4, 1,  96,  64, 32, 1, 0.0, 0),
+    ("q8_q4",      "q8_0/q4_0:",                             7, 1,  64, 128, 32, 1, 0.0, 0),
+    ("kivi_12",    "kivi:k1,v2,",                            3, 1,  64,  64, 64, 2, 0.0, 0),
+    ("kivi_23",    "kivi:k2,v3,",                            8, 2,  32,  64, 64, 1, 0.0, 0),
+    ("kivi_34",    "kivi:k3,v4,vg16,",                       4, 1,  80,  80, 32, 1, 30.0, 0),
+    ("kivi_45",    "kivi:k4,v5,",                            7, 1,  96,  96, 32, 1, 0.0, 0),
+    ("kivi_56",    "kivi:k5,v6,",                           16, 1, 128,  64, 32, 1, 0.0, 0),
+    ("kivi_68",    "kivi:k6,v8,",                            1, 1, 192,  64, 32, 1, 0.0, 40),
+    ("kivi_81",    "kivi:k8,v1,",                            4, 1,  64, 256, 32, 1, 0.0, 0),
+    ("kivi_12f",   "kivi:k1,v2,meta=f16,",                   1, 1,  64,  64, 64, 2, 0.0, 0),
+    ("kivi_23f",   "kivi:k2,v3,meta=f16,",                   3, 1,  96,  32, 64, 1, 0.0, 0),
+    ("kivi_34f",   "kivi:k3,v4,g16,meta=f16,",               8, 2,  80,  32, 32, 1, 0.0, 0),
+    ("kivi_45f",   "kivi:k4,v5,meta=f16,",                   7, 1, 128,  32, 32, 1, 0.0, 0),
+    ("kivi_56f",   "kivi:k5,v6,meta=f16,",                  16, 1,  64,  64, 32, 1, 50.0, 0),
+    ("kivi_68f",   "kivi:k6,v8,meta=f16,",                   1, 1, 256,  64, 32, 1, 0.0, 0),
+    ("kivi_81f",   "kivi:k8,v1,meta=f16,",                   4, 2,  64,  32, 32, 1, 0.0, 33),
+    ("rtn_23",     "rtn:k2,v3,",                             3, 1,  64,  64, 32, 1, 0.0, 0),
+    ("rtn_16f",    "rtn:k1,v6,g16,meta=f16,",                4, 1,  80,  48, 32, 1, 0.0, 0),
+    ("rtn_wide",   "rtn:k4,v4,kg128,vg64,meta=f16,",         3, 1, 128,  64, 32, 1, 0.0, 0),
+    ("rtn_bf16",   "rtn:k5,v4,rows=bf16,",                   2, 1,  64,  64, 32, 1, 0.0, 0),
+    ("had_whole",  "kivi:k2,v2,transform=hadamard,",         3, 1,  64, 128, 32, 1, 0.0, 0),
+    ("had_piece",  "rtn:k4,v3,transform=hadamard32,",        4, 1,  96,  64, 32, 1, 0.0, 0),
+    ("had_mixed",  "kivi:k3,v4,meta=f16,vg16,v.transform=hadamard16,",
+                                                             3, 1,  64,  80, 32, 1, 0.0, 0),
+    ("had_96",     "kivi:k2,v4,k.transform=hadamard,",       3, 1,  96,  64, 32, 1, 0.0, 0),
+]
+
+
+class Lcg:
+    def __init__(self, seed):
+        self.state = seed
+
+    def next(self):
+        """Four numbers of 12 bits each."""
+        self.state = (self.state * 6364136223846793005 + 1442695040888963407) % 2**64
+        return [self.state >> s & 4095 for s in (52, 40, 28, 16)]
+
+    def bell(self):
+        """Roughly normal: -8192 .. 8188, standard deviation near 2365."""
+        return sum(self.next()) - 8192
+
+
+def make_rows(seed, num_rows, heads, dim):
+    """Channels with means and spreads of their own; every 16th is an outlier."""
+    lcg = Lcg(seed)
+    mean, spread = np.zeros((heads, dim), np.int64), np.zeros((heads, dim), np.int64)
+    for h in range(heads):
+        for c in range(dim):
+            a, b, _, _ = lcg.next()
+            wide = 4 if c % 16 == 5 else 1
+            mean[h, c] = (a % 513 - 256) * wide if c % 7 == 3 or wide == 4 else a % 129 - 48
+            spread[h, c] = (8 + b % 24) * wide
+    bell = np.array([lcg.bell() for _ in range(num_rows * heads * dim)], np.int64)
+    x = mean * 8192 + spread * bell.reshape(num_rows, heads, dim)
+    return (x * 2.0**-18).astype(np.float32)
+
+
+def make_queries(seed, num_rows, heads, dim):
+    lcg = Lcg(seed)
+    bell = np.array([lcg.bell() for _ in range(num_rows * heads * dim)], np.int64)
+    return (bell.reshape(num_rows, heads, dim) * 2.0**-12).astype(np.float32)
+
+
+def pack(codes, bits):
+    shifts = np.arange(bits, dtype=np.uint32)
+    stream = (codes.reshape(-1, 1).astype(np.uint32) >> shifts) & 1
+    return np.packbits(stream.reshape(-1).astype(np.uint8), bitorder="little").tobytes()
+
+
+def side_bytes(heads, bits):
+    out = pack(np.stack([h["codes"] for h in heads]), bits)
+    for name in ("scales", "offsets"):
+        if heads[0][name] is not None:
+            out += np.stack([h[name] for h in heads]).astype("<f4").tobytes()
+    return out
+
+
+def fnv(data):
+    h = 2166136261
+    for byte in data:
+        h = (h ^ byte) * 16777619 % 2**32
+    return h
+
+
+def make(case):
+    name, spec, hq, hkv, dk, dv, quantized, queries, cap, window = case
+    plain = spec.startswith(("f16", "bf16", "q"))
+    sink, recent = (2, 6) if plain else (4, 20)
+    spec += f"sink={sink},recent={recent},chunk=32"
+    key, value, windows = oracle.parse_spec(spec, dk, dv)
+    n = sink + recent + quantized + 9
+    kx, vx = make_rows(KEY_SEED, n, hkv, dk), make_rows(VALUE_SEED, n, hkv, dv)
+    k, k_heads = oracle.cache_rows(kx, key, windows)
+    v, v_heads = oracle.cache_rows(vx, value, windows)
+    q = make_queries(QUERY_SEED, queries, hq, dk)
+    positions = range(n - queries, n)
+    o, lse = oracle.attend(q, k, v, positions, soft_cap=cap, window_len=window)
+    samples = [0, sink + quantized // 2 + 1, n - 1]
+    data = side_bytes(k_heads, key["bits"]) + side_bytes(v_heads, value["bits"])
+    data += k[samples].astype("<f4").tobytes() + v[samples].astype("<f4").tobytes()
+    data += o.astype("<f4").tobytes() + lse.astype("<f4").tobytes()
+    groups = [0 if e[0]["scales"] is None else e[0]["scales"].size for e in (k_heads, v_heads)]
+    lines = [
+        "kvloom_fixture 1", f"spec {spec}", f"num_q_heads {hq}", f"num_kv_heads {hkv}",
+        f"head_dim {dk}", f"head_dim_v {dv}", f"soft_cap {int(cap)}", f"window_len {window}",
+        f"num_rows {n}", f"sink {sink}", f"quantized {quantized}", f"num_queries {queries}",
+        f"k_bits {key['bits']}", f"v_bits {value['bits']}",
+        f"k_groups {groups[0]}", f"v_groups {groups[1]}",
+        f"num_samples {len(samples)}", "samples " + " ".join(map(str, samples)), "data", ""]
+    text = "\n".join(lines).encode("ascii")
+    return name, text + data + np.array([fnv(data)], "<u4").tobytes()
+
+
+def main():
+    folder = sys.argv[1] if len(sys.argv) > 1 else os.path.join(HERE, "..", "fixtures")
+    total = 0
+    for case in CASES:
+        name, data = make(case)
+        with open(os.path.join(folder, f"codec_{name}.kvf"), "wb") as file:
+            file.write(data)
+        total += len(data)
+    print(f"{len(CASES)} files, {total} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,575 @@
+// test_support.c -- the helpers of test_support.h, and the implementation of kvloom for the tests.
+
+#define KVLOOM_IMPLEMENTATION
+#include "test_support.h"
+
+// Targets
+
+int test_targets(test_target targets[TEST_MAX_TARGETS])
+{
+    static const char* const levels[] = { "avx512", "avx2", "neon", "portable" };
+    int n = 0;
+    targets[n++] = (test_target){ "reference", KVL_TARGET_REFERENCE, NULL };
+    for (int i = 0; i < 4; ++i) {
+        kvl_context_desc desc = { 0 };
+        kvl_context* ctx = NULL;
+        desc.target = KVL_TARGET_HOST;
+        desc.num_threads = 1;
+        desc.isa = levels[i];
+        if (kvl_context_create(&desc, &ctx) == KVL_OK)
+            targets[n++] = (test_target){ levels[i], KVL_TARGET_HOST, levels[i] };
+        kvl_context_destroy(ctx);
+    }
+    return n;
+}
+
+void test_ok(kvl_context* ctx, kvl_status status, const char* what)
+{
+    cr_assert(status == KVL_OK, "%s: %s: %s", what, kvl_status_text(status),
+              kvl_context_message(ctx));
+}
+
+kvl_context* test_context(const test_target* target, int num_threads)
+{
+    kvl_context_desc desc = { 0 };
+    kvl_context* ctx = NULL;
+    desc.target = target->target;
+    desc.isa = target->isa;
+    desc.num_threads = num_threads;
+    const kvl_status status = kvl_context_create(&desc, &ctx);
+    test_ok(ctx, status, target->name);
+    return ctx;
+}
+
+// Inputs
+
+static void lcg_next(test_lcg* lcg, int four[4])
+{
+    lcg->state = lcg->state * 6364136223846793005u + 1442695040888963407u;
+    for (int i = 0; i < 4; ++i) four[i] = (int)(lcg->state >> (52 - 12 * i) & 4095u);
+}
+
+int test_bell(test_lcg* lcg)
+{
+    int f[4];
+    lcg_next(lcg, f);
+    return f[0] + f[1] + f[2] + f[3] - 8192;
+}
+
+int test_uniform(test_lcg* lcg, int n)
+{
+    int f[4];
+    lcg_next(lcg, f);
+    return f[0] * n / 4096;
+}
+
+// Channels with means and spreads of their own; every 16th is an outlier.
+void test_rows(uint64_t seed, int64_t num_rows, int heads, int dim, float* out)
+{
+    test_lcg lcg = { seed };
+    const int64_t row = (int64_t)heads * dim;
+    int* mean = (int*)test_alloc((size_t)row, sizeof *mean);
+    int* spread = (int*)test_alloc((size_t)row, sizeof *spread);
+    for (int64_t i = 0; i < row; ++i) {
+        const int c = (int)(i % dim), wide = c % 16 == 5 ? 4 : 1;
+        int f[4];
+        lcg_next(&lcg, f);
+        mean[i] = c % 7 == 3 || wide == 4 ? (f[0] % 513 - 256) * wide : f[0] % 129 - 48;
+        spread[i] = (8 + f[1] % 24) * wide;
+    }
+    for (int64_t i = 0; i < num_rows * row; ++i) {
+        const int64_t at = i % row;
+        out[i] = (float)(mean[at] * 8192 + spread[at] * test_bell(&lcg)) / 262144.0f;
+    }
+    free(mean);
+    free(spread);
+}
+
+void test_queries(uint64_t seed, int64_t num_rows, int heads, int dim, float* out)
+{
+    test_lcg lcg = { seed };
+    for (int64_t i = 0; i < num_rows * heads * dim; ++i)
+        out[i] = (float)test_bell(&lcg) / 4096.0f;
+}
+
+void* test_alloc(size_t count, size_t size)
+{
+    void* ptr = calloc(count ? count : 1, size);
+    cr_assert(ptr != NULL, "the test itself is out of memory");
+    return ptr;
+}
+
+float* test_floats(int64_t count) { return (float*)test_alloc((size_t)count, sizeof(float)); }
+
+// 16-bit types
+
+// x to a float of `digits` significant bits, least exponent `least` of the last place.
+static float round_to(float x, int digits, int least, double most)
+{
+    int e;
+    if (x == 0) return x;
+    (void)frexp((double)x, &e);
+    const int place = e - digits > least ? e - digits : least;
+    double y = ldexp(nearbyint(ldexp((double)x, -place)), place);
+    if (y > most) y = most;
+    if (y < -most) y = -most;
+    return (float)y;
+}
+
+float test_round_f16(float x) { return round_to(x, 11, -24, 65504.0); }
+
+float test_round_bf16(float x)
+{
+    return round_to(x, 8, -133, ldexp(255.0, 120));
+}
+
+uint16_t test_bits_f16(float x)
+{
+    int e;
+    const unsigned sign = signbit(x) ? 0x8000u : 0;
+    const double a = fabs((double)x);
+    if (a == 0) return (uint16_t)sign;
+    (void)frexp(a, &e);
+    if (e < -13) return (uint16_t)(sign | (unsigned)ldexp(a, 24));
+    return (uint16_t)(sign | (((unsigned)(e + 13) << 10) + (unsigned)ldexp(a, 11 - e)));
+}
+
+uint16_t test_bits_bf16(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return (uint16_t)(u >> 16);
+}
+
+float test_value_f16(uint16_t bits)
+{
+    const int e = bits >> 10 & 31, m = bits & 1023;
+    const double a = e ? ldexp(1024 + m, e - 25) : ldexp(m, -24);
+    return (float)(bits & 0x8000u ? -a : a);
+}
+
+float test_value_bf16(uint16_t bits)
+{
+    const uint32_t u = (uint32_t)bits << 16;
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
+
+// A cache of one layer
+
+kvl_layer_desc test_layer(const char* spec, int q_heads, int kv_heads, int dk, int dv)
+{
+    kvl_layer_desc layer = { 0 };
+    layer.spec = spec;
+    layer.num_q_heads = q_heads;
+    layer.num_kv_heads = kv_heads;
+    layer.head_dim = dk;
+    layer.head_dim_v = dv;
+    return layer;
+}
+
+test_cache test_open_threads(const test_target* target, const kvl_layer_desc* layer, int threads)
+{
+    test_cache c;
+    memset(&c, 0, sizeof c);
+    kvl_cache_desc desc = { 0 };
+    desc.num_layers = 1;
+    desc.layers = layer;
+    c.ctx = test_context(target, threads);
+    c.layer = *layer;
+    c.dv = layer->head_dim_v ? layer->head_dim_v : layer->head_dim;
+    const kvl_status status = kvl_cache_create(c.ctx, &desc, &c.cache);
+    cr_assert(status == KVL_OK, "%s: %s head_dim %d, %d: %s", target->name, layer->spec,
+              layer->head_dim, c.dv, kvl_context_message(c.ctx));
+    test_ok(c.ctx, kvl_cache_layer_info(c.cache, 0, &c.info), layer->spec);
+    cr_assert(c.info.uses_generated == (target->target == KVL_TARGET_HOST),
+              "%s: uses_generated = %d", target->name, c.info.uses_generated);
+    return c;
+}
+
+test_cache test_open(const test_target* target, const kvl_layer_desc* layer)
+{
+    return test_open_threads(target, layer, 0);
+}
+
+void test_close(test_cache* c)
+{
+    kvl_cache_free(c->cache);
+    kvl_context_destroy(c->ctx);
+}
+
+kvl_seq test_seq(test_cache* c)
+{
+    kvl_seq seq = 0;
+    test_ok(c->ctx, kvl_seq_create(c->cache, &seq), "kvl_seq_create");
+    cr_assert(seq != 0, "zero is no sequence");
+    return seq;
+}
+
+void test_append(test_cache* c, kvl_seq seq, const float* k, const float* v, int64_t first, int num)
+{
+    kvl_append_desc desc = { 0 };
+    const int32_t num_rows = num;
+    desc.num_seqs = 1;
+    desc.seqs = &seq;
+    desc.num_rows = &num_rows;
+    desc.k.data = k + first * c->layer.num_kv_heads * c->layer.head_dim;
+    desc.v.data = v + first * c->layer.num_kv_heads * c->dv;
+    test_ok(c->ctx, kvl_append(c->cache, &desc), "kvl_append");
+}
+
+void test_attend(test_cache* c, kvl_seq seq, const float* q, int num_q, const int64_t* positions,
+                 float* o, float* lse)
+{
+    kvl_attend_desc desc = { 0 };
+    const int32_t q_len = num_q;
+    desc.num_seqs = 1;
+    desc.seqs = &seq;
+    desc.q_lens = &q_len;
+    desc.q_positions = positions;
+    desc.q.data = q;
+    desc.o.data = o;
+    desc.lse = lse;
+    test_ok(c->ctx, kvl_attend(c->cache, &desc), "kvl_attend");
+}
+
+void test_restore(test_cache* c, kvl_seq seq, int64_t first, int64_t num, float* k, float* v)
+{
+    kvl_rows rows[2];
+    memset(rows, 0, sizeof rows);
+    rows[0].data = k;
+    rows[1].data = v;
+    test_ok(c->ctx, kvl_restore(c->cache, 0, seq, first, num, &rows[0], &rows[1]), "kvl_restore");
+}
+
+test_codes test_read_codes(test_cache* c, kvl_seq seq, int head, int is_value)
+{
+    test_codes out;
+    kvl_seq_rows rows;
+    memset(&out, 0, sizeof out);
+    test_ok(c->ctx, kvl_seq_get_rows(c->cache, 0, seq, &rows), "kvl_seq_get_rows");
+    out.num = rows.quantized;
+    out.num_codes = rows.quantized * (is_value ? c->dv : c->layer.head_dim);
+    test_ok(c->ctx, kvl_read_codes(c->cache, 0, seq, head, is_value, 0, out.num, &out.c),
+            "kvl_read_codes, sizes");
+    out.c.codes = (uint16_t*)test_alloc((size_t)out.num_codes, sizeof(uint16_t));
+    if (out.c.num_groups > 0) {
+        out.c.scales = test_floats(out.c.num_groups);
+        out.c.offsets = test_floats(out.c.num_groups);
+    }
+    test_ok(c->ctx, kvl_read_codes(c->cache, 0, seq, head, is_value, 0, out.num, &out.c),
+            "kvl_read_codes");
+    return out;
+}
+
+void test_codes_free(test_codes* codes)
+{
+    free(codes->c.codes);
+    free(codes->c.scales);
+    free(codes->c.offsets);
+}
+
+static uint64_t hash_bytes(uint64_t h, const void* data, size_t bytes)
+{
+    const unsigned char* p = (const unsigned char*)data;
+    for (size_t i = 0; i < bytes; ++i) h = (h ^ p[i]) * 1099511628211u;
+    return h;
+}
+
+test_state test_snapshot(test_cache* c, kvl_seq seq)
+{
+    test_state s;
+    memset(&s, 0, sizeof s);
+    s.codes = s.meta = s.restored = 14695981039346656037u;
+    test_ok(c->ctx, kvl_seq_get_rows(c->cache, 0, seq, &s.rows), "kvl_seq_get_rows");
+    for (int head = 0; head < c->layer.num_kv_heads; ++head) {
+        for (int side = 0; side < 2; ++side) {
+            test_codes codes = test_read_codes(c, seq, head, side);
+            const size_t meta_bytes = (size_t)codes.c.num_groups * sizeof(float);
+            s.codes = hash_bytes(s.codes, codes.c.codes, (size_t)codes.num_codes * 2);
+            if (meta_bytes) {
+                s.meta = hash_bytes(s.meta, codes.c.scales, meta_bytes);
+                s.meta = hash_bytes(s.meta, codes.c.offsets, meta_bytes);
+            }
+            test_codes_free(&codes);
+        }
+    }
+    const int64_t nk = s.rows.rows * c->layer.num_kv_heads * c->layer.head_dim;
+    const int64_t nv = s.rows.rows * c->layer.num_kv_heads * c->dv;
+    float* k = test_floats(nk);
+    float* v = test_floats(nv);
+    test_restore(c, seq, 0, s.rows.rows, k, v);
+    s.restored = hash_bytes(hash_bytes(s.restored, k, (size_t)nk * 4), v, (size_t)nv * 4);
+    free(k);
+    free(v);
+    return s;
+}
+
+void test_same_state(const test_state* a, const test_state* b, const char* what)
+{
+    cr_assert(a->rows.rows == b->rows.rows && a->rows.sink == b->rows.sink &&
+              a->rows.quantized == b->rows.quantized && a->rows.tail == b->rows.tail,
+              "%s: rows %lld = %lld + %lld + %lld, expected %lld = %lld + %lld + %lld", what,
+              (long long)b->rows.rows, (long long)b->rows.sink, (long long)b->rows.quantized,
+              (long long)b->rows.tail, (long long)a->rows.rows, (long long)a->rows.sink,
+              (long long)a->rows.quantized, (long long)a->rows.tail);
+    cr_assert(a->codes == b->codes, "%s: codes differ", what);
+    cr_assert(a->meta == b->meta, "%s: scales or offsets differ", what);
+    cr_assert(a->restored == b->restored, "%s: restored rows differ", what);
+}
+
+// Attention in float64
+
+enum { SCORE_CAPACITY = 1 << 16 };
+
+static double norm2(const float* x, int n)
+{
+    double sum = 0;
+    for (int i = 0; i < n; ++i) sum += (double)x[i] * (double)x[i];
+    return sqrt(sum);
+}
+
+// sqrt of the sum over channels of the largest square: no row is longer, whichever basis.
+static double envelope(const float* rows, int64_t num_rows, int64_t stride, int dim)
+{
+    double sum = 0;
+    for (int c = 0; c < dim; ++c) {
+        double most = 0;
+        for (int64_t t = 0; t < num_rows; ++t) most = fmax(most, fabs((double)rows[t * stride + c]));
+        sum += most * most;
+    }
+    return sqrt(sum);
+}
+
+static double largest(const float* rows, int64_t num_rows, int64_t stride, int dim, int as_norm)
+{
+    double most = 0;
+    for (int64_t t = 0; t < num_rows; ++t) {
+        if (as_norm) most = fmax(most, norm2(rows + t * stride, dim));
+        else for (int c = 0; c < dim; ++c) most = fmax(most, fabs((double)rows[t * stride + c]));
+    }
+    return most;
+}
+
+// What float32 may be off by.  u = 2^-24.  A dot product of n terms errs by about sqrt(n) u times
+// the product of the norms, four times that with all but certainty; codes split a row into scale *
+// code and offset, each at most three times the row.  exp of x errs by u |x| and its own few u.
+static void attention_bounds(test_attention* a, int i, int h, const double* s, int64_t n)
+{
+    const double u = ldexp(1, -24);
+    const int64_t at = (int64_t)i * a->q_heads + h;
+    const int head = h / (a->q_heads / a->kv_heads);
+    const double q_norm = norm2(a->q + at * a->dk, a->dk);
+    const double k_norm = envelope(a->k + (int64_t)head * a->dk, a->kv_len,
+                                   (int64_t)a->kv_heads * a->dk, a->dk);
+    const double v_size = largest(a->v + (int64_t)head * a->dv, a->kv_len,
+                                  (int64_t)a->kv_heads * a->dv, a->dv, a->transformed);
+    double top = s[0], bottom = s[0], size = 0;
+    for (int64_t t = 0; t < n; ++t) {
+        top = fmax(top, s[t]);
+        bottom = fmin(bottom, s[t]);
+        size = fmax(size, fabs(s[t]));
+    }
+    double score = 12 * (sqrt(a->dk) + 4) * u * a->softmax_scale * q_norm * k_norm + 2 * u * size;
+    if (a->soft_cap > 0) score += 8 * u * a->soft_cap;
+    const double exponent = u * (2 * fmin(top - bottom, 100) + 16);
+    const double sum = u * (4 * sqrt((double)n) + 16);
+    a->lse_bound[at] = score + exponent + sum + u * fabs(a->lse[at]);
+    a->o_bound[at] = (2 * (score + exponent) + 2 * sum + 4 * u * sqrt(a->dv)) *
+                     (a->transformed ? v_size : 3 * v_size);
+}
+
+static void attention_head(test_attention* a, int i, int h, double* s)
+{
+    const int64_t at = (int64_t)i * a->q_heads + h, p = a->positions[i];
+    const int64_t last = p < a->kv_len - 1 ? p : a->kv_len - 1;
+    const int64_t first = a->window_len && p - a->window_len + 1 > 0 ? p - a->window_len + 1 : 0;
+    const int head = h / (a->q_heads / a->kv_heads);
+    double top = -INFINITY, sum = 0;
+    double* o = a->o + at * a->dv;
+    a->lse[at] = -INFINITY;
+    if (first > last) return;
+    for (int64_t t = first; t <= last; ++t) {
+        const float* k = a->k + (t * a->kv_heads + head) * a->dk;
+        double dot = 0;
+        for (int c = 0; c < a->dk; ++c) dot += (double)a->q[at * a->dk + c] * (double)k[c];
+        dot *= a->softmax_scale;
+        if (a->soft_cap > 0) dot = a->soft_cap * tanh(dot / a->soft_cap);
+        s[t - first] = dot;
+        top = fmax(top, dot);
+    }
+    for (int64_t t = first; t <= last; ++t) {
+        const float* v = a->v + (t * a->kv_heads + head) * a->dv;
+        const double w = exp(s[t - first] - top);
+        sum += w;
+        for (int c = 0; c < a->dv; ++c) o[c] += w * (double)v[c];
+    }
+    for (int c = 0; c < a->dv; ++c) o[c] /= sum;
+    a->lse[at] = top + log(sum);
+    attention_bounds(a, i, h, s, last - first + 1);
+}
+
+void test_attention_run(test_attention* a)
+{
+    const size_t n = (size_t)a->num_q * (size_t)a->q_heads;
+    double* s = (double*)test_alloc(SCORE_CAPACITY, sizeof *s);
+    cr_assert(a->kv_len <= SCORE_CAPACITY, "the test's own limit");
+    if (a->softmax_scale == 0) a->softmax_scale = (double)(float)(1.0 / sqrt(a->dk));
+    a->o = (double*)test_alloc(n * (size_t)a->dv, sizeof(double));
+    a->lse = (double*)test_alloc(n, sizeof(double));
+    a->o_bound = (double*)test_alloc(n, sizeof(double));
+    a->lse_bound = (double*)test_alloc(n, sizeof(double));
+    for (int i = 0; i < a->num_q; ++i)
+        for (int h = 0; h < a->q_heads; ++h) attention_head(a, i, h, s);
+    free(s);
+}
+
+void test_attention_free(test_attention* a)
+{
+    free(a->o);
+    free(a->lse);
+    free(a->o_bound);
+    free(a->lse_bound);
+}
+
+void test_attention_check(const test_attention* a, const float* o, const float* lse,
+                          const char* what)
+{
+    for (int64_t at = 0; at < (int64_t)a->num_q * a->q_heads; ++at) {
+        const int i = (int)(at / a->q_heads), h = (int)(at % a->q_heads);
+        if (isinf(a->lse[at]))
+            cr_assert(isinf(lse[at]) && lse[at] < 0, "%s: query %d head %d sees no row, lse = %g",
+                      what, i, h, (double)lse[at]);
+        else
+            cr_assert(fabs((double)lse[at] - a->lse[at]) <= a->lse_bound[at],
+                      "%s: query %d head %d: lse = %.9g, expected %.9g within %.3g", what, i, h,
+                      (double)lse[at], a->lse[at], a->lse_bound[at]);
+        for (int c = 0; c < a->dv; ++c) {
+            const double got = (double)o[at * a->dv + c], expected = a->o[at * a->dv + c];
+            cr_assert(fabs(got - expected) <= a->o_bound[at],
+                      "%s: query %d head %d channel %d: o = %.9g, expected %.9g within %.3g", what,
+                      i, h, c, got, expected, a->o_bound[at]);
+        }
+    }
+}
+
+static test_attention attention_of(const test_cache* c)
+{
+    test_attention a;
+    memset(&a, 0, sizeof a);
+    a.q_heads = c->layer.num_q_heads;
+    a.kv_heads = c->layer.num_kv_heads;
+    a.dk = c->layer.head_dim;
+    a.dv = c->dv;
+    a.softmax_scale = (double)c->layer.softmax_scale;
+    a.soft_cap = (double)c->layer.soft_cap;
+    a.window_len = c->layer.window_len;
+    a.transformed = strstr(c->info.spec, "hadamard") != NULL;
+    return a;
+}
+
+void test_attend_check(test_cache* c, kvl_seq seq, const float* q, int num_q,
+                       const int64_t* position, const char* what)
+{
+    test_attention a = attention_of(c);
+    kvl_seq_rows rows;
+    test_ok(c->ctx, kvl_seq_get_rows(c->cache, 0, seq, &rows), what);
+    float* k = test_floats(rows.rows * a.kv_heads * a.dk);
+    float* v = test_floats(rows.rows * a.kv_heads * a.dv);
+    float* o = test_floats((int64_t)num_q * a.q_heads * a.dv);
+    float* lse = test_floats((int64_t)num_q * a.q_heads);
+    int64_t* positions = (int64_t*)test_alloc((size_t)num_q, sizeof *positions);
+    for (int i = 0; i < num_q; ++i) positions[i] = (position ? *position : rows.rows - num_q) + i;
+    test_restore(c, seq, 0, rows.rows, k, v);
+    test_attend(c, seq, q, num_q, position, o, lse);
+    a.q = q;
+    a.k = k;
+    a.v = v;
+    a.positions = positions;
+    a.num_q = num_q;
+    a.kv_len = rows.rows;
+    test_attention_run(&a);
+    test_attention_check(&a, o, lse, what);
+    test_attention_free(&a);
+    free(k);
+    free(v);
+    free(o);
+    free(lse);
+    free(positions);
+}
+
+// Memory and log
+
+enum { MEMORY_HEADER = 64 };     // keeps the alignment of malloc
+
+static void* memory_alloc(size_t bytes, void* user)
+{
+    test_memory* m = (test_memory*)user;
+    pthread_mutex_lock(&m->lock);
+    const int fails = ++m->calls == m->fail_at;
+    unsigned char* base = fails ? NULL : (unsigned char*)malloc(bytes + MEMORY_HEADER);
+    if (base) {
+        memcpy(base, &bytes, sizeof bytes);
+        memset(base + MEMORY_HEADER, 0xff, bytes);
+        m->live += bytes;
+        if (m->live > m->peak) m->peak = m->live;
+    }
+    pthread_mutex_unlock(&m->lock);
+    return base ? base + MEMORY_HEADER : NULL;
+}
+
+static void memory_free(void* ptr, size_t bytes, void* user)
+{
+    test_memory* m = (test_memory*)user;
+    unsigned char* base = (unsigned char*)ptr - MEMORY_HEADER;
+    size_t had;
+    pthread_mutex_lock(&m->lock);
+    memcpy(&had, base, sizeof had);
+    if (had != bytes) ++m->wrong_sizes;
+    m->live -= had;
+    memset(base, 0xff, had + MEMORY_HEADER);
+    free(base);
+    pthread_mutex_unlock(&m->lock);
+}
+
+void test_memory_init(test_memory* m)
+{
+    memset(m, 0, sizeof *m);
+    pthread_mutex_init(&m->lock, NULL);
+}
+
+kvl_allocator test_memory_allocator(test_memory* m)
+{
+    kvl_allocator a;
+    a.alloc = memory_alloc;
+    a.free = memory_free;
+    a.user = m;
+    return a;
+}
+
+static void log_call(kvl_log_level level, const char* message, void* user)
+{
+    test_log* log = (test_log*)user;
+    const size_t used = strlen(log->text);
+    ++log->count;
+    log->warnings += level == KVL_LOG_WARNING;
+    log->errors += level == KVL_LOG_ERROR;
+    snprintf(log->text + used, sizeof log->text - used, "%s\n", message);
+}
+
+kvl_log test_log_hook(test_log* log)
+{
+    kvl_log hook;
+    memset(log, 0, sizeof *log);
+    hook.call = log_call;
+    hook.user = log;
+    return hook;
+}
+
+int test_count(const char* text, const char* needle)
+{
+    int n = 0;
+    for (const char* at = text; (at = strstr(at, needle)) != NULL; ++at) ++n;
+    return n;
+}

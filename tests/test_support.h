@@ -1,0 +1,145 @@
+// test_support.h -- what the tests of the cache share: inputs, targets, memory, float64 attention.
+//
+// test_support.c is the one implementation unit of a test program.  Helpers assert: a test that uses
+// them reads as the sequence of what it does.  Bounds are derived where they are computed.
+
+#ifndef TEST_SUPPORT_H
+#define TEST_SUPPORT_H
+
+#include "kvloom.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <criterion/criterion.h>
+
+// What runs the kernels in one pass of a test: the reference, or the host at one level.
+typedef struct test_target {
+    const char* name;
+    kvl_target  target;
+    const char* isa;            // NULL: the reference
+} test_target;
+
+enum { TEST_MAX_TARGETS = 5 };
+
+// The reference, then the levels that this processor has, best first.  Returns how many.
+int test_targets(test_target targets[TEST_MAX_TARGETS]);
+
+// A context of a target, with num_threads threads (0: the default), asserted.
+kvl_context* test_context(const test_target* target, int num_threads);
+
+void test_ok(kvl_context* ctx, kvl_status status, const char* what);
+
+// Inputs.  The generator and test_rows are those of tests/oracles/make_fixtures.py: integers times a
+// power of two, the same in every language.
+typedef struct test_lcg { uint64_t state; } test_lcg;
+
+int  test_bell(test_lcg* lcg);                  // roughly normal, -8192 .. 8188
+int  test_uniform(test_lcg* lcg, int n);        // 0 .. n - 1, n <= 4096
+void test_rows(uint64_t seed, int64_t num_rows, int heads, int dim, float* out);
+void test_queries(uint64_t seed, int64_t num_rows, int heads, int dim, float* out);
+
+void* test_alloc(size_t count, size_t size);    // zeroed; asserts
+float*  test_floats(int64_t count);
+
+// 16-bit types by arithmetic, nearest ties to even, finite in finite out: not the library's code.
+float    test_round_f16(float x);
+float    test_round_bf16(float x);
+uint16_t test_bits_f16(float x);                // x is exactly an f16
+uint16_t test_bits_bf16(float x);
+float    test_value_f16(uint16_t bits);
+float    test_value_bf16(uint16_t bits);
+
+// A cache of one layer and a context of its own.
+typedef struct test_cache {
+    kvl_context*   ctx;
+    kvl_cache*     cache;
+    kvl_layer_desc layer;
+    kvl_layer_info info;
+    int            dv;          // head_dim_v, resolved
+} test_cache;
+
+kvl_layer_desc test_layer(const char* spec, int q_heads, int kv_heads, int dk, int dv);
+test_cache test_open(const test_target* target, const kvl_layer_desc* layer);
+test_cache test_open_threads(const test_target* target, const kvl_layer_desc* layer, int threads);
+void       test_close(test_cache* c);
+kvl_seq    test_seq(test_cache* c);
+
+// Appends rows [first, first + num) of k [*, kv_heads, dk] and v [*, kv_heads, dv].
+void test_append(test_cache* c, kvl_seq seq, const float* k, const float* v, int64_t first, int num);
+
+// num_q queries at `positions` (NULL: the newest); lse may be NULL.
+void test_attend(test_cache* c, kvl_seq seq, const float* q, int num_q, const int64_t* positions,
+                 float* o, float* lse);
+
+void test_restore(test_cache* c, kvl_seq seq, int64_t first, int64_t num, float* k, float* v);
+
+// Everything that a sequence stores, as bytes: equal caches have equal hashes.
+typedef struct test_state {
+    kvl_seq_rows rows;
+    uint64_t     codes, meta, restored;
+} test_state;
+
+test_state test_snapshot(test_cache* c, kvl_seq seq);
+void test_same_state(const test_state* a, const test_state* b, const char* what);
+
+// Codes of one side of one head; free with test_codes_free.
+typedef struct test_codes {
+    int64_t  num, num_codes;
+    kvl_codes c;
+} test_codes;
+
+test_codes test_read_codes(test_cache* c, kvl_seq seq, int head, int is_value);
+void       test_codes_free(test_codes* codes);
+
+// Attention in float64 over float rows, and how far float32 arithmetic may be from it.
+typedef struct test_attention {
+    const float*   q;           // [num_q, q_heads, dk]
+    const float*   k;           // [kv_len, kv_heads, dk]
+    const float*   v;           // [kv_len, kv_heads, dv]
+    const int64_t* positions;   // [num_q]
+    int            num_q, q_heads, kv_heads, dk, dv;
+    int64_t        kv_len;
+    double         softmax_scale, soft_cap;
+    int            window_len;
+    int            transformed; // some side is stored in another basis
+    double*        o;           // [num_q, q_heads, dv]
+    double*        lse;         // [num_q, q_heads]
+    double*        o_bound;     // [num_q, q_heads] absolute
+    double*        lse_bound;   // [num_q, q_heads]
+} test_attention;
+
+void test_attention_run(test_attention* a);     // allocates o, lse and the bounds
+void test_attention_free(test_attention* a);
+void test_attention_check(const test_attention* a, const float* o, const float* lse,
+                          const char* what);
+
+// Attends with the cache and compares with float64 over what kvl_restore returns.
+void test_attend_check(test_cache* c, kvl_seq seq, const float* q, int num_q,
+                       const int64_t* positions, const char* what);
+
+// An allocator that counts, checks sizes on free, fills with 0xff and fails on request.
+typedef struct test_memory {
+    pthread_mutex_t lock;
+    uint64_t        live, peak;         // bytes
+    int64_t         calls, fail_at;     // the call that fails, counted from 1; 0: none
+    int             wrong_sizes;
+} test_memory;
+
+void          test_memory_init(test_memory* m);
+kvl_allocator test_memory_allocator(test_memory* m);
+
+typedef struct test_log {
+    int  count, warnings, errors;
+    char text[8192];                    // all messages, one a line
+} test_log;
+
+kvl_log test_log_hook(test_log* log);
+
+// How often `needle` is in `text`.
+int test_count(const char* text, const char* needle);
+
+#endif

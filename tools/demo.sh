@@ -1,0 +1,62 @@
+#!/bin/sh
+# demo.sh -- a real model decodes on an f16 cache and on a 2.5-bit cache; both texts and a table.
+#
+#     sh tools/demo.sh [SPEC]
+#
+# Installs what is missing, builds build/bin/decode, fetches SmolLM2-135M once, and decodes greedily
+# twice.  SPEC is the second run's cache, kivi:k2,v2,g32,sink=4,recent=128 if none is given.
+set -eu
+
+cd "$(dirname "$0")/.."
+case ${1:-} in
+--help | -h) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
+esac
+spec=${1:-kivi:k2,v2,g32,sink=4,recent=128}
+jobs=$(nproc 2>/dev/null || echo 2)
+
+sh tools/setup.sh --model
+
+echo "Building ..." >&2
+mkdir -p build
+if ! cmake -S . -B build -DCMAKE_BUILD_TYPE=Release >build/demo.log 2>&1 ||
+    ! cmake --build build --parallel "$jobs" --target decode >>build/demo.log 2>&1; then
+    tail -n 40 build/demo.log >&2
+    echo "demo.sh: the build failed; all of its output is in build/demo.log" >&2
+    exit 1
+fi
+
+model=$(sh tools/fetch_model.sh smollm2)
+work=$(mktemp -d "${TMPDIR:-/tmp}/kvloom-demo.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+prompt="Here is a note about rivers. A river begins high in the hills, where rain and melting
+snow gather into small streams. The streams run together, and the water cuts a narrow valley,
+because it falls quickly and carries sand and stones along. Further down the land is flatter.
+There the river is wide and slow, it bends from side to side, and it drops the sand that it has
+carried. When it floods, it leaves a thin layer of mud on the fields beside it, and for this
+reason many of the oldest towns and farms of the world lie on the banks of rivers. People have
+drunk from them, washed in them, sailed on them, and built mills and later dams to use the force
+of the water. At the end the river meets the sea. Where the sea is calm the river may build a
+delta, a flat land of mud and many channels, full of birds and fish. Where tides are strong it
+ends in a broad mouth, and salt water runs far inland twice a day. Explain to a pupil, in your
+own words, how a river changes on its way from the hills to the sea, and why people settled on
+its banks."
+prompt=$(printf '%s' "$prompt" | tr '\n' ' ')
+
+# decode_with SPEC FILE: the text goes to the terminal, the figures to the file.
+decode_with() {
+    printf '\n---- %s\n\n' "$1"
+    if ! build/bin/decode -m "$model" -p "$prompt" --chat -n 200 -c 1024 -t "$jobs" --temp 0 \
+        --cache "$1" --json "$2" 2>"$work/messages"; then
+        cat "$work/messages" >&2
+        echo "demo.sh: decode failed" >&2
+        exit 1
+    fi
+    echo
+}
+
+decode_with f16 "$work/plain.json"
+decode_with "$spec" "$work/packed.json"
+lua5.4 tools/demo_table.lua "$work/plain.json" "$work/packed.json"

@@ -1,0 +1,91 @@
+#!/bin/sh
+# setup.sh -- install what building kvloom needs and this machine lacks, on Debian or Ubuntu.
+#
+#     sh tools/setup.sh [--tests] [--model]
+#
+# Without options: compiler, CMake, Lua, BLAS, PCRE2, xxHash, cJSON.  --tests adds Criterion,
+# --model what fetches a model.  Calls apt-get only if something is missing; that needs root or a
+# sudo that asks for nothing, and without them the command is printed and the status is 1.
+set -eu
+
+tests=0
+model=0
+for word in "$@"; do
+    case $word in
+    --tests) tests=1 ;;
+    --model) model=1 ;;
+    --help | -h) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "setup.sh: unknown option $word" >&2; exit 2 ;;
+    esac
+done
+
+missing=
+
+# want PACKAGE PROBE...: the package is missing if the probe fails.
+want() {
+    package=$1
+    shift
+    "$@" || missing="$missing $package"
+}
+
+command_of() {
+    for name in "$@"; do
+        if command -v "$name" >/dev/null 2>&1; then return 0; fi
+    done
+    return 1
+}
+
+# A header, by any of its usual places.
+header() {
+    for name in "$@"; do
+        for folder in /usr/include /usr/include/*-linux-gnu* /usr/local/include; do
+            if [ -e "$folder/$name" ]; then return 0; fi
+        done
+    done
+    return 1
+}
+
+pip_works() { python3 -m pip --version >/dev/null 2>&1 || command_of pip3 pip; }
+
+want gcc command_of cc gcc clang
+want libc6-dev header stdio.h
+want make command_of make ninja
+want cmake command_of cmake
+want lua5.4 command_of lua5.4
+want liblua5.4-dev header lua5.4/lua.h
+want libxxhash-dev header xxhash.h
+want libopenblas-dev header cblas.h openblas/cblas.h
+want libpcre2-dev header pcre2.h
+want libcjson-dev header cjson/cJSON.h
+want pkg-config command_of pkg-config pkgconf
+if [ "$tests" -eq 1 ]; then
+    want libcriterion-dev header criterion/criterion.h
+fi
+if [ "$model" -eq 1 ]; then
+    want python3-pip pip_works
+    want unzip command_of unzip
+fi
+
+if [ -z "$missing" ]; then exit 0; fi
+
+if ! command_of apt-get; then
+    echo "setup.sh: missing, and there is no apt-get to install it (Debian's names):$missing" >&2
+    exit 1
+fi
+options="-y --no-install-recommends -o DPkg::Lock::Timeout=300"
+if [ "$(id -u)" -eq 0 ]; then
+    as_root=
+elif command_of sudo && sudo -n true 2>/dev/null; then
+    as_root="sudo -n"
+else
+    echo "setup.sh: this needs root. Run, then start again:" >&2
+    echo "    sudo apt-get update && sudo apt-get install -y --no-install-recommends$missing" >&2
+    exit 1
+fi
+
+echo "Installing:$missing" >&2
+DEBIAN_FRONTEND=noninteractive
+export DEBIAN_FRONTEND
+# Word splitting is meant: lists of options and packages.
+$as_root apt-get update -q >&2
+$as_root env DEBIAN_FRONTEND=noninteractive apt-get install $options $missing >&2
