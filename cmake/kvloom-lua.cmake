@@ -1,8 +1,8 @@
 # kvloom-lua.cmake -- find liblua 5.4 and say how to link it.  Used by the build and the package.
 #
-# Sets KVLOOM_LUA_LIBRARY, KVLOOM_LUA_INCLUDE_DIR and the function kvloom_link_lua(TARGET).  A program
-# takes the static library with its symbols hidden, which does not meet another Lua in the same
-# process.  Shared objects take the shared one: distributions do not build liblua.a for them.
+# Sets KVLOOM_LUA_LIBRARY, KVLOOM_LUA_INCLUDE_DIR and the function kvloom_link_lua(TARGET).  A
+# program takes the static library with its symbols hidden, which does not meet another Lua in the
+# same process.  Shared objects take the shared one: distributions do not build liblua.a for them.
 
 find_path(KVLOOM_LUA_INCLUDE_DIR lua.h PATH_SUFFIXES lua5.4 lua-5.4 lua54 lua/5.4 lua)
 find_library(KVLOOM_LUA_LIBRARY NAMES liblua5.4.a lua5.4 lua-5.4 lua54 liblua.a lua)

@@ -53,7 +53,8 @@ local function check_shape(side, c, parts, page_size)
                    c.axis == "per_token" and "head_dim" or "page_size", along)
         end
         if c.axis == "per_channel" and c.group_size * c.head_dim > 65536 then
-            refuse("%s.group_size = %d: a group of rows must fit 256 KB of stack", side, c.group_size)
+            refuse("%s.group_size = %d: the rows of a group must fit 256 KB of stack", side,
+                   c.group_size)
         end
     end
     local piece = c.transform_number
@@ -69,7 +70,7 @@ local function shifted(item, right)
 end
 
 -- The words of a cell: name, at (bytes), pack: the word as an expression of the 16 codes q[] of one
--- lane.  A mask is left out where the shift alone leaves the plane's bits.
+-- lane.
 local function derive_words(planes)
     local words = {}
     for _, plane in ipairs(planes) do
@@ -77,18 +78,19 @@ local function derive_words(planes)
         for k = 0, plane.width - 1 do
             local terms = {}
             for i = 0, each - 1 do
-                local part = ("(%s & %d)"):format(shifted(("q[%d]"):format(k * each + i), plane.low),
-                                                  mask)
+                local code = ("q[%d]"):format(k * each + i)
+                local part = ("(%s & %d)"):format(shifted(code, plane.low), mask)
                 terms[i + 1] = shifted(part, -plane.width * i)
             end
-            words[#words + 1] = { name = ("word_%d_%d"):format(plane.low, k), at = plane.at + 32 * k,
-                                  pack = table.concat(terms, " | ") }
+            words[#words + 1] = { name = ("word_%d_%d"):format(plane.low, k),
+                                  at = plane.at + 32 * k, pack = table.concat(terms, " | ") }
         end
     end
     return words
 end
 
--- Returns code i of every lane as an expression of the words.
+-- Returns code i of every lane as an expression of the words.  A mask is left out where the shift
+-- alone leaves the plane's bits.
 local function code_expr(planes, i)
     local terms = {}
     for p, plane in ipairs(planes) do
@@ -170,6 +172,10 @@ function codec.derive(side, config, parts, lanes)
     for i = 0, 15 do d.code[i + 1] = code_expr(planes, i) end
     d.lane_numbers = number_list(lanes)
     d.stat_names, d.stat_items = list_stats(parts.fit)
+    -- The arguments (word, lane) of a row and a channel.
+    function d.word_lane(row, channel)
+        return is_key and channel .. ", " .. row or row .. ", " .. channel
+    end
     d.groups_met = not raw and along_lanes and groups_met(c.group_size, d.lane_extent, lanes) or 1
     d.diagram = ("| codes: %d x u%d | scales: %d x %d bytes | zeros: %d x %d bytes |"):format(
         page_size * c.head_dim, c.bits, d.layout.num_groups, stored.scale_bytes,

@@ -9,8 +9,9 @@
 --     keys      tokens     channels     a vector of scores grows by one channel at a time
 --     values    channels   tokens       a vector of the output grows by one token at a time
 --
--- The bits of a code are split into planes of 16, 8, 4, 2 and 1, low bits first.  A plane of width w
--- is w words of 16 lanes, u16 each: element i of a lane is at bits w (i mod 16/w) of word i / (16/w).
+-- The bits of a code are split into planes of 16, 8, 4, 2 and 1, low bits first.  A plane of width
+-- w is w words of 16 lanes, u16 each: element i of a lane is at bits w (i mod 16/w) of word
+-- i / (16/w).
 --
 -- Metadata: one array along the direction that groups do not run along.  Groups along words:
 -- [words / group_size][lanes], a vector of lanes at once.  Groups along lanes:
@@ -33,7 +34,7 @@ function layout.planes(bits)
     return planes
 end
 
--- Returns the byte offsets of one side: cell_bytes, scales_at, zeros_at, page_bytes, and num_groups.
+-- Returns the bytes of one side: cell_bytes, scales_at, zeros_at, page_bytes; and num_groups.
 function layout.side(bits, head_dim, page_size, group_size, meta)
     local code_bytes = page_size * head_dim * bits // 8
     local groups = group_size > 0 and page_size * head_dim // group_size or 0

@@ -19,7 +19,7 @@ local template = require "template"
 local folder = "templates/host/"
 local embedded = { ["kvl_args.h"] = "runtime/kvl_args.h" }    -- includes from outside the folder
 
--- Returns the part of a stage's word: the file gen/parts/<word>.lua or gen/parts/<stage>_<word>.lua,
+-- Returns the part of a stage's word, from gen/parts/<stage>_<word>.lua or gen/parts/<word>.lua,
 -- loaded with an empty environment, since it is data.
 local function load_part(side, stage, word, text_of)
     for _, name in ipairs { stage .. "_" .. word, word } do
@@ -50,31 +50,31 @@ local function repeated(item, count) return (item .. ", "):rep(count - 1) .. ite
 return function(config, text_of)
     local isa = isas[config.isa] or refuse("isa = %s: must be avx512, avx2, neon or portable",
                                            tostring(config.isa))
-    local sides = {}
+    local plans, sides = plan.attend(config, isa), {}
     for i, side in ipairs { "k", "v" } do
         sides[i] = codec.derive(side, config, load_parts(side, config[side], text_of), isa.lanes)
     end
     local env = {
-        config = config, isa = isa, sides = sides, plan = plan.attend(config, isa),
+        config = config, isa = isa, sides = sides, plan = plans,
         ipairs = ipairs, f32 = template.f32, repeated = repeated, sqrt = math.sqrt,
     }
 
-    local included = {}
-    local function expand(name, names)
+    -- What is included is rendered once, and once for each side between use_side(side) and
+    -- use_side(nil): `codec` is then the side's codec, s "name" its own form of a name.
+    local included, current, names = {}, "", env
+    function env.use_side(side)
+        current, names = side and side.side or "", env
+        if not side then return end
+        names = setmetatable({ codec = side }, { __index = env })
+        function names.s(word) return side.side .. "_" .. word end
+    end
+    function env.include(name)
+        local key = current .. " " .. name
+        if included[key] then return "" end
+        included[key] = true
         local path = embedded[name] or folder .. name
         local text = text_of(path) or error(path .. ": no such template")
         return template.render(path, text, names)
-    end
-    function env.include(name)
-        if included[name] then return "" end
-        included[name] = true
-        return expand(name, env)
-    end
-    -- The template once more for one side: `codec` is the side's, s "name" its own name.
-    function env.for_side(name, side)
-        local names = setmetatable({ codec = side }, { __index = env })
-        function names.s(word) return side.side .. "_" .. word end
-        return expand(name, names)
     end
     return env.include("program.c")
 end

@@ -3,6 +3,10 @@
 // A program is made once a key and context; threads that ask meanwhile wait for it.  The key is a
 // hash of the program's text, the options in order, the instruction set and what the compiler says
 // it is, and of nothing else.  A failure is not remembered: the next call tries again.
+//
+// Writing a program's text takes longer than loading its binary.  So the disk also notes, under a hash
+// of the generator's own text and the configuration, the hash of the text that they gave: equal
+// inputs give equal text, and a warm start generates nothing.
 
 #ifndef KVL_KERNELS_H
 #define KVL_KERNELS_H
@@ -98,12 +102,17 @@ KVL__FN kvl__hash kvl__config_hash(const char* name, const kvl__field* fields, i
     return hash;
 }
 
+KVL__FN kvl__hash kvl__key_of_text(kvl__hash key, const kvl__compile_job* job, const char* isa,
+                                   const char* identity)
+{
+    for (int i = 0; i < job->num_options; ++i) key = kvl__hash_join_text(key, job->options[i]);
+    return kvl__hash_join_text(kvl__hash_join_text(key, isa), identity);
+}
+
 KVL__FN kvl__hash kvl__program_key(const kvl__compile_job* job, const char* isa,
                                    const char* identity)
 {
-    kvl__hash key = kvl__hash_bytes(job->text, job->text_bytes);
-    for (int i = 0; i < job->num_options; ++i) key = kvl__hash_join_text(key, job->options[i]);
-    return kvl__hash_join_text(kvl__hash_join_text(key, isa), identity);
+    return kvl__key_of_text(kvl__hash_bytes(job->text, job->text_bytes), job, isa, identity);
 }
 
 KVL__FN int kvl__has_compiler(const kvl_context* ctx)
@@ -279,29 +288,111 @@ KVL__FN void kvl__program_note(kvl_context* ctx, kvl__hash config, kvl__slot* sl
     pthread_mutex_unlock(&ctx->programs->lock);
 }
 
-KVL__FN kvl_status kvl__program_new(kvl_context* ctx, const char* name, const kvl__field* fields,
-                                    int num_fields, kvl__slot** slot, const char** where)
+// Where the hash of a configuration's text is noted; 0: nowhere.  A test's generator is no function of
+// the embedded text, so nothing is noted for it.
+KVL__FN int kvl__note_at(kvl_context* ctx, const char* name, kvl__hash config, kvl__entry* entry)
 {
-    const char* options[KVL__OPTIONS_MAX];
-    char identity[KVL__IDENTITY_BYTES];
-    char* text;
-    kvl__compile_job job;
-    const kvl__isa* isa = kvl__isa_find(ctx->isa);
-    KVL__REQUIRE(ctx, isa, KVL_BAD_ARGUMENT, "isa = %s: unknown", ctx->isa);
-    KVL__TRY(ctx->programs->generate(ctx, fields, num_fields, &text, &job.text_bytes));
+#ifdef KVLOOM_NO_LUA
+    (void)ctx, (void)name, (void)config, (void)entry;
+    return 0;
+#else
+    if (ctx->programs->generate != kvl__generate) return 0;
+    for (size_t i = 0; i < sizeof kvl__texts / sizeof kvl__texts[0]; ++i) {
+        config = kvl__hash_join_text(config, kvl__texts[i].path);
+        for (const char* const* line = kvl__texts[i].lines; *line; ++line)
+            config = kvl__hash_join(config, *line, strlen(*line));
+    }
+    return kvl__entry_at(ctx, name, config, "id", entry);
+#endif
+}
+
+// A program whose text is known by its hash, in memory or on disk: no text, no compiler.
+KVL__FN kvl__slot* kvl__program_known(kvl_context* ctx, const kvl__compile_job* job, kvl__hash key,
+                                      const char** where)
+{
+    kvl__programs* p = ctx->programs;
+    kvl__entry entry;
+    kvl__loaded loaded;
+    int mine;
+    if (!kvl__entry_at(ctx, job->name, key, "so", &entry) ||
+        !kvl__program_from_disk(ctx, &entry, &loaded)) return NULL;
+    pthread_mutex_lock(&p->lock);
+    kvl__slot* slot = kvl__slot_enter(ctx, key, &mine);
+    if (slot && mine) {
+        slot->loaded = loaded;
+        slot->ready = 1;
+    }
+    if (slot) --slot->users;
+    const int usable = slot && slot->ready;
+    pthread_mutex_unlock(&p->lock);
+    if (!slot || !mine) kvl__unload(&loaded);
+    *where = mine ? "disk" : "memory";
+    return usable ? slot : NULL;
+}
+
+// The program by what the disk notes of its configuration; NULL: unknown, or gone.
+KVL__FN kvl__slot* kvl__program_noted(kvl_context* ctx, const kvl__entry* note,
+                                      const kvl__compile_job* job, const char* identity,
+                                      const char** where)
+{
+    kvl__hash text;
+    size_t payload, held;
+    unsigned char* bytes = kvl__disk_read(ctx, note, &payload, &held);
+    const int whole = bytes && payload == sizeof text;
+    if (whole) memcpy(&text, bytes, sizeof text);
+    kvl__free(ctx, bytes, bytes ? held : 0);
+    if (!whole) return NULL;
+    return kvl__program_known(ctx, job, kvl__key_of_text(text, job, ctx->isa, identity), where);
+}
+
+KVL__FN kvl_status kvl__program_generate(kvl_context* ctx, const kvl__field* fields, int num_fields,
+                                         kvl__compile_job* job, char** text)
+{
+    KVL__TRY(ctx->programs->generate(ctx, fields, num_fields, text, &job->text_bytes));
     pthread_mutex_lock(&ctx->programs->lock);
     ++ctx->programs->num_generations;
     pthread_mutex_unlock(&ctx->programs->lock);
+    job->text = *text;
+    return KVL_OK;
+}
+
+// Generates, then takes the program from wherever its key is; notes the text's hash.
+KVL__FN kvl_status kvl__program_new(kvl_context* ctx, const kvl__field* fields, int num_fields,
+                                    const kvl__entry* note, kvl__compile_job* job,
+                                    const char* identity, kvl__slot** slot, const char** where)
+{
+    char* text = NULL;
+    KVL__TRY(kvl__program_generate(ctx, fields, num_fields, job, &text));
+    const kvl__hash hash = kvl__hash_bytes(text, job->text_bytes);
+    const kvl_status status = kvl__slot_get(
+        ctx, job, kvl__key_of_text(hash, job, ctx->isa, identity), slot, where);
+    kvl__free(ctx, text, job->text_bytes + 1);
+    if (status == KVL_OK && note) kvl__disk_write(ctx, note, &hash, sizeof hash, NULL, 0);
+    return status;
+}
+
+KVL__FN kvl_status kvl__program_find_or_new(kvl_context* ctx, const char* name, kvl__hash config,
+                                            const kvl__field* fields, int num_fields,
+                                            kvl__slot** slot, const char** where)
+{
+    const char* options[KVL__OPTIONS_MAX];
+    char identity[KVL__IDENTITY_BYTES];
+    kvl__compile_job job;
+    kvl__entry note;
+    const kvl__isa* isa = kvl__isa_find(ctx->isa);
+    KVL__REQUIRE(ctx, isa, KVL_BAD_ARGUMENT, "isa = %s: unknown", ctx->isa);
+    memset(&job, 0, sizeof job);
     job.name = name;
-    job.text = text;
     job.options = options;
     job.num_options = kvl__options_for(isa, options);
-    kvl_status status = kvl__programs_identity(ctx, identity);
+    const kvl_status status = kvl__programs_identity(ctx, identity);
     if (status == KVL_COMPILE) kvl__set_compile_log(ctx, "");      // not an earlier failure's
-    if (status == KVL_OK)
-        status = kvl__slot_get(ctx, &job, kvl__program_key(&job, ctx->isa, identity), slot, where);
-    kvl__free(ctx, text, job.text_bytes + 1);
-    return status;
+    if (status != KVL_OK) return status;
+    const int has_note = kvl__note_at(ctx, name, config, &note);
+    if (has_note) *slot = kvl__program_noted(ctx, &note, &job, identity, where);
+    if (*slot) return KVL_OK;
+    return kvl__program_new(ctx, fields, num_fields, has_note ? &note : NULL, &job, identity, slot,
+                            where);
 }
 
 // Refuses a forked child.  Takes no lock: a thread that the child does not have may hold it.
@@ -327,7 +418,7 @@ KVL__FN kvl_status kvl__program_get(kvl_context* ctx, const char* name, const kv
     const kvl__hash config = kvl__config_hash(name, fields, num_fields);
     *out = kvl__program_find(ctx->programs, config);
     if (!*out) {
-        KVL__TRY(kvl__program_new(ctx, name, fields, num_fields, &slot, &from));
+        KVL__TRY(kvl__program_find_or_new(ctx, name, config, fields, num_fields, &slot, &from));
         *out = slot->loaded.program;
         kvl__program_note(ctx, config, slot);
     }

@@ -104,10 +104,7 @@ KVL__FN kvl_status kvl__check_context(kvl_context* ctx)
 {
     if (!ctx) return KVL_BAD_ARGUMENT;
     if (ctx->broken) return KVL_BAD_ARGUMENT;      // its message says why it could not be created
-    KVL__REQUIRE(ctx, ctx->pid == getpid(), KVL_BAD_ARGUMENT,
-                 "process %d uses the context of process %d: create one after fork",
-                 (int)getpid(), (int)ctx->pid);
-    return KVL_OK;
+    return kvl__check_process(ctx);
 }
 
 KVL__FN kvl_status kvl__check_cache_desc(kvl_context* ctx, const kvl_cache_desc* desc)

@@ -85,7 +85,7 @@ static uint16_t* fixture_codes(fixture* f, int64_t count, int bits)
     uint16_t* codes = (uint16_t*)test_alloc((size_t)count, sizeof *codes);
     cr_assert(f->at + (size_t)(count * bits + 7) / 8 <= f->bytes, "%s is too short", f->name);
     for (int64_t i = 0; i < count * bits; ++i) {
-        const unsigned bit = f->file[f->at + (size_t)(i / 8)] >> (i % 8) & 1u;
+        const unsigned bit = (unsigned)f->file[f->at + (size_t)(i / 8)] >> (i % 8) & 1u;
         codes[i / bits] = (uint16_t)(codes[i / bits] | bit << (i % bits));
     }
     f->at += (size_t)(count * bits + 7) / 8;
@@ -484,13 +484,14 @@ Test(codecs, bf16_rows_of_any_size_stay_finite)
     // Broken by a range, a middle, a reciprocal or a stored scale that overflows.
     static const char* const specs[] = { "rtn:b2,rows=bf16,sink=0,recent=0",
         "kivi:b4,meta=f16,rows=bf16,sink=0,recent=0", "q8_0:rows=bf16", "q4_0:rows=bf16",
-        "q8_0:meta=8bit,rows=bf16", "f16:rows=bf16", "bf16" };
+        "q8_0:meta=8bit,rows=bf16", "f16:rows=bf16", "bf16",
+        "rtn:b4,rows=bf16,transform=hadamard,sink=0,recent=0" };
     static const float sizes[] = { 3e38f, 1e20f, 7e4f, 1e-20f, 1e-38f, 1e-39f, 1e-40f };
     test_target targets[TEST_MAX_TARGETS];
     const int n = test_targets(targets);
     float rows[GROUP * GROUP], k[GROUP * GROUP], v[GROUP * GROUP];
     for (int target = 0; target < (n > 1 ? 2 : 1); ++target)
-        for (int s = 0; s < 7; ++s) {
+        for (int s = 0; s < 8; ++s) {
             const kvl_layer_desc layer = test_layer(specs[s], 1, 1, GROUP, GROUP);
             test_cache c = test_open(&targets[target], &layer);
             for (int size = 0; size < 7; ++size) {
@@ -505,6 +506,42 @@ Test(codecs, bf16_rows_of_any_size_stay_finite)
                               targets[target].name, (double)sizes[size], i, (double)k[i],
                               (double)v[i]);
             }
+            test_close(&c);
+        }
+}
+
+Test(codecs, f16_outputs_stay_finite)
+{
+    // Broken by a level above 65504 that becomes infinite on its way into an output of type f16.
+    static const char* const specs[] = { "rtn:b2,sink=0,recent=0", "kivi:b3,sink=0,recent=0",
+        "rtn:b4,meta=f16,sink=0,recent=0", "q8_0", "q4_0", "rtn:b1,rows=bf16,sink=0,recent=0" };
+    test_target targets[TEST_MAX_TARGETS];
+    const int n = test_targets(targets);
+    float rows[GROUP * GROUP], q[GROUP];
+    uint16_t k[GROUP * GROUP], v[GROUP * GROUP], o[GROUP];
+    for (int i = 0; i < GROUP; ++i) q[i] = 0;
+    for (int target = 0; target < (n > 1 ? 2 : 1); ++target)
+        for (int s = 0; s < 6; ++s) {
+            const kvl_layer_desc layer = test_layer(specs[s], 1, 1, GROUP, GROUP);
+            const kvl_rows outs[2] = { { k, KVL_F16, 0, 0 }, { v, KVL_F16, 0, 0 } };
+            kvl_attend_desc t = { 0 };
+            test_cache c = test_open(&targets[target], &layer);
+            const kvl_seq seq = test_seq(&c);
+            for (int i = 0; i < GROUP * GROUP; ++i)
+                rows[i] = (s == 5 ? 1e30f : 65504.0f) - (float)(i % GROUP % 3 * 32);
+            test_append(&c, seq, rows, rows, 0, GROUP);
+            test_ok(c.ctx, kvl_restore(c.cache, 0, seq, 0, GROUP, &outs[0], &outs[1]), specs[s]);
+            t.num_seqs = 1;
+            t.seqs = &seq;
+            t.q.data = q;
+            t.o.data = o;
+            t.o.type = KVL_F16;
+            test_ok(c.ctx, kvl_attend(c.cache, &t), specs[s]);
+            for (int i = 0; i < GROUP * GROUP; ++i)
+                cr_assert((k[i] & 0x7c00) != 0x7c00 && (v[i] & 0x7c00) != 0x7c00 &&
+                          (o[i % GROUP] & 0x7c00) != 0x7c00,
+                          "%s on %s: element %d restored as %#x and %#x, attention gives %#x",
+                          specs[s], targets[target].name, i, k[i], v[i], o[i % GROUP]);
             test_close(&c);
         }
 }

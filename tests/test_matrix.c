@@ -373,8 +373,8 @@ Test(matrix, activations_at_the_ends)
     free((void*)w.data);
 }
 
-// Breaks when a level rounds activations differently: codes by hand. 127 sets the step to 1, so that
-// codes are nearest integers, ties to even; the second unit has step 2, the third is zeros.
+// Breaks when a level rounds activations differently: codes by hand. 127 sets the step to 1: codes
+// are nearest integers, ties to even; the second unit has step 2, the third is zeros.
 Test(matrix, quantized_activations)
 {
     float x[96] = { 127.0f, 0.5f, 1.5f, -2.5f, 3.49f, -126.51f, [32] = -254.0f, [63] = 3.1f };

@@ -370,7 +370,7 @@ end)
 local function included_names(file)
     local names = {}
     for n, line in ipairs(file.lines) do
-        local name = line:match('^%s*#%s*include%s*"([^"]+)"')
+        local name = line:match('^%s*#%s*include%s*["<]([^">]+)[">]')
         if name then names[#names + 1] = { name = name:match("[^/]+$"), line = n } end
     end
     return names

@@ -135,7 +135,7 @@ void matrix_multiply(const matrix_pool* pool, const matrix* w, const matrix_batc
 // ---- the steps between ------------------------------------------------------------------------
 
 // x, gate, up and out may be the same memory, but not overlap otherwise. exp is a polynomial: its
-// relative error is below 2e-7.
+// relative error is below 3e-7.
 
 // out[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i]. weight can be NULL for none.
 typedef struct matrix_norm {

@@ -6,15 +6,16 @@
 --     offset = scale (zero 2^(bits - 5) - code_max / 2)
 --
 -- The zero is an integer in units of the scale, since a float zero of 3 mantissa bits would be off
--- by steps where a channel's mean is many times its spread.  A middle that is out of its reach widens
--- the scale.  Affine, from lo and hi of the group, with mid = (lo + hi) / 2, unit = 2^(bits - 5):
+-- by steps where a channel's mean is many times its spread.  A middle that is out of its reach
+-- widens the scale.  Affine, from lo and hi of the group, with mid = (lo + hi) / 2 and
+-- unit = 2^(bits - 5):
 --     wanted = max((hi - lo) / code_max, |mid| / (127 unit))
 --     scale  = the stored value nearest to wanted, ties to even, not below the least if wanted > 0
 --     zero   = round(mid / (scale unit)), ties to even, clamped to -127 .. 127
 --     while (hi - lo) / 2 + |mid - zero scale unit| > scale 2^(bits - 1): the next greater scale
 -- so that no value of the group is further than half a step from a level of the stored pair.
--- Symmetric levels store the scale alone: nearest, or the next greater where the nearest would leave
--- max|x| further than half a step outside.
+-- Symmetric levels store the scale alone: nearest, or the next greater where the nearest would
+-- leave max|x| further than half a step outside.
 
 return { stage = "meta", name = "8bit", text = "scale in 8 bits (e5m3), middle in 8 bits",
          scale_bytes = 1, zero_bytes = 1,
@@ -30,7 +31,7 @@ if (wanted > 0.0f && scale_code == 0) scale_code = 1;
 for (;; ++scale_code) {
     scale = f32_of_e5m3(scale_code);
     const float step = scale * unit;
-    zero = scale > 0.0f ? round_even(clamp(mid / step, -127.0f, 127.0f)) : 0.0f;
+    zero = scale > 0.0f ? nearest_even(clamp(mid / step, -127.0f, 127.0f)) : 0.0f;
     if (scale_code == 255) break;
     if (0.5f * range + absolute(mid - zero * step) <= scale * (float)half_codes) break;
 }

@@ -6,8 +6,8 @@
 --         need = max((hi - offset) / (code_max + 1/2), 2 (offset - lo))
 -- so that no value of the group is further than half a step from a level of the stored pair.
 -- Symmetric levels store the scale alone, and their codes come from the scale before it is rounded:
--- that is ggml's arithmetic, whose bytes q8_0 and q4_0 reproduce.  Whatever would leave the range of
--- f16 is brought into it before any code is computed.
+-- that is ggml's arithmetic, whose bytes q8_0 and q4_0 reproduce.  Whatever would leave the range
+-- of f16 is brought into it before any code is computed.
 -- A group of equal values that are f16 numbers has scale 0 and is exact.
 
 return { stage = "meta", name = "f16", text = "scale and offset as f16",

@@ -1,7 +1,8 @@
 // attend_pages.c -- attention of num_heads queries over rows of pages, on the codes.
 //
 // A strip of a page at a time: its keys are scored tile by tile, the scores become weights, and its
-// values are added.  Each cell is read and unpacked once for all heads; o is in the value codec's basis.
+// values are added.  Each cell is read and unpacked once for all heads; o is in the value codec's
+// basis.
 
 // One thread's memory of a call.
 typedef struct workspace {

@@ -36,7 +36,8 @@ static void add_rows(const float* weights, const uint16_t* v, int num_rows, floa
             vf $("sum_" .. h) = load(o + $(h) * head_dim_v);
             //% end
             for (int row = 0; row < num_rows; ++row) {
-                const vf x = $("load_" .. config.rows)((const unsigned char*)(v + row * head_dim_v + i));
+                const uint16_t* from = v + row * head_dim_v + i;
+                const vf x = $("load_" .. config.rows)((const unsigned char*)from);
                 //% for _, h in ipairs(heads) do
                 $("sum_" .. h) = mul_add_at(weights + $(h) * window_rows + row, x, $("sum_" .. h));
                 //% end
@@ -64,8 +65,8 @@ static void attend_windows(const kvl__attend_args* a)
                 for (int head = 0; head < num_heads; ++head) scores[head * window_rows + i] = 0.0f;
             score_rows(a->q, window->k + first * head_dim_k, num_rows, scores);
             for (int head = 0; head < num_heads; ++head)
-                softmax_add(&state, head, scores + head * window_rows, end, 0, num_rows, a->soft_cap,
-                            a->o + head * head_dim_v);
+                softmax_add(&state, head, scores + head * window_rows, end, 0, num_rows,
+                            a->soft_cap, a->o + head * head_dim_v);
             add_rows(scores, window->v + first * head_dim_v, num_rows, a->o);
         }
     }

@@ -1,7 +1,8 @@
 // codec.h -- $(codec.title) at $(codec.bits) bits:  $(codec.diagram)
 //
-// The order of codes and metadata in a page is told in gen/layout.lua.  A cell has 16 lanes
-// ($(codec.is_key and "tokens" or "channels")) and 16 words ($(codec.is_key and "channels" or "tokens")); lane16 and word16 count cells in each direction.
+// The order of codes and metadata in a page is told in gen/layout.lua.  A cell has 16 lanes and 16
+// words: $(codec.word_lane("tokens are words", "channels are lanes")).
+// lane16 and word16 count cells in each direction.
 
 //% local L = codec.layout
 enum { $(s "dim") = $(codec.head_dim), $(s "lane_extent") = $(codec.lane_extent) };
@@ -31,7 +32,7 @@ INLINE const unsigned char* $(s "cell")(const unsigned char* page, int lane16, i
 //% local offset = levels.offset or meta.offset
 // METADATA
 
-// Index of the scale of a word and a lane; neighbours along $(codec.along_lanes and "words" or "lanes") are neighbours in memory.
+// Index of the scale of a word and a lane.
 INLINE int $(s "group")(int word, int lane)
 {
     //% if codec.along_lanes then
@@ -41,22 +42,19 @@ INLINE int $(s "group")(int word, int lane)
     //% end
 }
 
-INLINE vf $(s "load_scale")(const unsigned char* page, int group)
-{
-    return $("load_" .. meta.scale_type)(page + $(s "scales_at") + group * (int64_t)$(codec.scale_bytes));
-}
-
-INLINE float $(s "read_scale")(const unsigned char* page, int group)
-{
-    return $("read_" .. meta.scale_type)(page + $(s "scales_at") + group * (int64_t)$(codec.scale_bytes));
-}
-
 //% for _, one in ipairs { { "vf", "load_" }, { "float", "read_" } } do
+INLINE $(one[1]) $(s(one[2] .. "scale"))(const unsigned char* page, int group)
+{
+    page += $(s "scales_at") + group * (int64_t)$(codec.scale_bytes);
+    return $(one[2] .. meta.scale_type)(page);
+}
+
 INLINE $(one[1]) $(s(one[2] .. "offset"))(const unsigned char* page, int group, $(one[1]) scale)
 {
     enum { bits = $(codec.bits), code_max = $(codec.code_max), half_codes = 1 << (bits - 1) };
     //% if codec.zero_bytes > 0 then
-    const $(one[1]) zero = $(one[2] .. meta.zero_type)(page + $(s "zeros_at") + group * (int64_t)$(codec.zero_bytes));
+    page += $(s "zeros_at") + group * (int64_t)$(codec.zero_bytes);
+    const $(one[1]) zero = $(one[2] .. meta.zero_type)(page);
     //% if meta.offset == "zero" then
     (void)scale;
     //% end
@@ -103,20 +101,21 @@ static $(s "grid") $(s "store_grid")(unsigned char* page, int group, float extre
     return grid;
 }
 
-// A value that is not a number, of 0 times an infinite inverse, gets the lowest code.
-INLINE uint16_t $(s "code_of")(float x, float offset, float inverse)
+// Codes q [dim] of a row: round((x - offset) * inverse) within the range of codes.  What is not a
+// number, 0 times an infinite inverse, gets the lowest code.
+static void $(s "round_row")(const float* x, const float* offset, const float* inverse, uint16_t* q)
 {
-    const float zero_point = $(codec.zero_point).0f, code_max = $(codec.code_max).0f;
-    float y = (x - offset) * inverse;
-    y = y > -zero_point ? y : -zero_point;
-    y = y < code_max - zero_point ? y : code_max - zero_point;
-    const float code = $(codec.parts.round.code);
-    return (uint16_t)(int32_t)(code < code_max ? code : code_max);
-}
-//% else
-INLINE uint16_t $(s "code_of")(float x)
-{
-    return (uint16_t)$(codec.raw .. "_of_f32")(x);
+    const float zero_point = $(codec.zero_point).0f;
+    const vf code_max = repeat($(codec.code_max).0f), lo = repeat(-zero_point);
+    const vf hi = code_max - zero_point;
+    for (int i = 0; i < $(s "dim"); i += lanes) {
+        vf y = (load(x + i) - load(offset + i)) * load(inverse + i);
+        y = select(y > lo, y, lo);
+        y = select(y < hi, y, hi);
+        vf code = $(codec.parts.round.code);
+        code = select(code < code_max, code, code_max);
+        *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
+    }
 }
 //% end
 
@@ -148,14 +147,18 @@ static void $(s "put_row")(unsigned char* page, int row, const uint16_t* q)
 
 INLINE uint32_t $(s "get_code")(const unsigned char* page, int row, int channel)
 {
-    //% local lane, word = codec.is_key and "row" or "channel", codec.is_key and "channel" or "row"
-    const unsigned char* cell = $(s "cell")(page, $(lane) / 16, $(word) / 16) + $(lane) % 16 * 2;
-    const int i = $(word) % 16;
+    //% if codec.is_key then
+    const int lane = row, word = channel;
+    //% else
+    const int lane = channel, word = row;
+    //% end
+    const unsigned char* cell = $(s "cell")(page, lane / 16, word / 16) + lane % 16 * 2;
+    const int i = word % 16;
     uint32_t code = 0;
     //% for _, plane in ipairs(codec.planes) do
     //% local each = 16 // plane.width
     code |= (read_u16(cell + $(plane.at) + i / $(each) * 32) >> i % $(each) * $(plane.width)
-             & $((1 << plane.width) - 1)u) << $(plane.low);
+             & $(((1 << plane.width) - 1) .. "u")) << $(plane.low);
     //% end
     return code;
 }
@@ -165,7 +168,7 @@ INLINE float $(s "read_value")(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = $(s "get_code")(page, row, channel);
     //% if codec.raw == "none" then
-    const int group = $(s "group")($(word), $(lane));
+    const int group = $(s "group")($(codec.word_lane("row", "channel")));
     const float scale = $(s "read_scale")(page, group);
     return scale * (float)(int32_t)code + $(s "read_offset")(page, group, scale);
     //% else
@@ -194,8 +197,8 @@ INLINE int $(s "fold_is_due")(int lane16)
 //% else
 // they are used as they are.
 //% end
-static void $(s "fold")(const unsigned char* page, int lane16, int word16, const float* weights, int stride,
-                   $(s "folded")* to, int slot)
+static void $(s "fold")(const unsigned char* page, int lane16, int word16, const float* weights,
+                   int stride, $(s "folded")* to, int slot)
 {
     //% if codec.fold == "lanes" then
     vf scale[16 / lanes], offset[16 / lanes];
@@ -261,8 +264,8 @@ INLINE vf $(s "pick")(const float (*of)[16], const $(s "blend")* b, int i)
 
 //% end
 // sums [num_heads, stride] of the cell's 16 lanes grow by the sum over its words of weight * value.
-static void $(s "add_cell")(const unsigned char* page, int lane16, int word16, const $(s "folded")* folded, int slot,
-                       float* sums, int stride)
+static void $(s "add_cell")(const unsigned char* page, int lane16, int word16,
+                       const $(s "folded")* folded, int slot, float* sums, int stride)
 {
     const unsigned char* cell = $(s "cell")(page, lane16, word16);
     for (int lane = 0; lane < 16; lane += lanes, cell += 2 * lanes) {
@@ -282,6 +285,7 @@ static void $(s "add_cell")(const unsigned char* page, int lane16, int word16, c
         //% for _, heads in ipairs(plan.head_tiles) do
         {
             vf x;
+            const float* at;
             //% for _, h in ipairs(heads) do
             //% if codec.fold == "lanes" then
             vf $("sum_" .. h) = repeat(folded->rest[$(h)][slot]);
@@ -309,7 +313,8 @@ static void $(s "add_cell")(const unsigned char* page, int lane16, int word16, c
             }
             //% end
             //% for _, h in ipairs(heads) do
-            $("sum_" .. h) = mul_add_at(&folded->weights[$(h)][slot * 16 + $(i)], x, $("sum_" .. h));
+            at = &folded->weights[$(h)][slot * 16 + $(i)];
+            $("sum_" .. h) = mul_add_at(at, x, $("sum_" .. h));
             //% end
             //% end
             //% for _, h in ipairs(heads) do

@@ -24,7 +24,7 @@ static void $(s "decode_rows")(const kvl__decode_args* a)
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; row += $(s "group_size")) {
         for (int i = 0; i < $(s "dim"); ++i, ++at) {
     //% end
-            const int group = $(s "group")($(codec.is_key and "i, row" or "row, i"));
+            const int group = $(s "group")($(codec.word_lane("row", "i")));
             a->scales[at] = $(s "read_scale")(a->page, group);
             a->offsets[at] = $(s "read_offset")(a->page, group, a->scales[at]);
         }

@@ -1,6 +1,7 @@
 // encode_rows.c -- rows of the window become codes of a page: transform, fit, round, pack.
 //
-// Nothing in here may be fused or reordered where it decides a code: every target gets the same bits.
+// Nothing in here may be fused or reordered where it decides a code: every target gets the same
+// bits.
 
 INLINE void $(s "load_row")(const uint16_t* row, float* x)
 {
@@ -21,7 +22,7 @@ static void $(s "encode_rows")(const kvl__encode_args* a)
         for (int i = 0; i < $(s "dim"); ++i) q[i] = a->rows[r * a->row_stride + i];
         //% else
         $(s "load_row")(a->rows + r * a->row_stride, x);
-        for (int i = 0; i < $(s "dim"); ++i) q[i] = $(s "code_of")(x[i]);
+        for (int i = 0; i < $(s "dim"); ++i) q[i] = (uint16_t)$(codec.raw .. "_of_f32")(x[i]);
         //% end
         $(s "put_row")(a->page, a->first_row + r, q);
     }
@@ -34,7 +35,7 @@ static void $(s "encode_rows")(const kvl__encode_args* a)
     enum { group_size = $(codec.group_size), step = $(step) };
     for (int32_t r = 0; r < a->num_rows; ++r) {
         const int row = a->first_row + r;
-        float x[$(s "dim")];
+        float x[$(s "dim")], offset[$(s "dim")], inverse[$(s "dim")];
         uint16_t q[$(s "dim")];
         $(s "load_row")(a->rows + r * a->row_stride, x);
         for (int first = 0; first < $(s "dim"); first += group_size) {
@@ -65,11 +66,14 @@ static void $(s "encode_rows")(const kvl__encode_args* a)
                 $(stat.name) = $(stat.next);
             }
             //% end
-            const int group = $(s "group")($(codec.is_key and "first, row" or "row, first"));
+            const int group = $(s "group")($(codec.word_lane("row", "first")));
             const $(s "grid") grid = $(s "store_grid")(a->page, group, $(codec.stat_names));
-            for (int i = first; i < first + group_size; ++i)
-                q[i] = $(s "code_of")(x[i], grid.offset, grid.inverse);
+            for (int i = first; i < first + group_size; ++i) {
+                offset[i] = grid.offset;
+                inverse[i] = grid.inverse;
+            }
         }
+        $(s "round_row")(x, offset, inverse, q);
         $(s "put_row")(a->page, row, q);
     }
 }
@@ -102,14 +106,15 @@ static void $(s "encode_rows")(const kvl__encode_args* a)
         }
         float offset[$(s "dim")], inverse[$(s "dim")];
         for (int i = 0; i < $(s "dim"); ++i) {
-            const int row = a->first_row + r, group = $(s "group")($(codec.is_key and "i, row" or "row, i"));
+            const int row = a->first_row + r;
+            const int group = $(s "group")($(codec.word_lane("row", "i")));
             const $(s "grid") grid = $(s "store_grid")(a->page, group, $(codec.stat_items));
             offset[i] = grid.offset;
             inverse[i] = grid.inverse;
         }
         for (int t = 0; t < group_size; ++t) {
             uint16_t q[$(s "dim")];
-            for (int i = 0; i < $(s "dim"); ++i) q[i] = $(s "code_of")(rows[t][i], offset[i], inverse[i]);
+            $(s "round_row")(rows[t], offset, inverse, q);
             $(s "put_row")(a->page, a->first_row + r + t, q);
         }
     }

@@ -1,7 +1,7 @@
 // prelude.h -- vectors and number formats of one instruction set.
 //
-// A vector vf holds `lanes` floats.  Loads are of any alignment.  Arithmetic that decides codes is in
-// the scalar functions and never fused; only the functions named mul_add are.
+// A vector vf holds `lanes` floats.  Loads are of any alignment.  Arithmetic that decides codes is
+// in the scalar functions and never fused; only the functions named mul_add are.
 
 typedef float    vf __attribute__((vector_size(4 * $(isa.lanes))));
 typedef int32_t  vi __attribute__((vector_size(4 * $(isa.lanes))));
@@ -41,22 +41,8 @@ INLINE float float_of(uint32_t u)
     return x;
 }
 
-// ROUNDING, of |x| < 2^22
-
-// 1.5 * 2^23: the sum has no bits below 1, and the addition rounds to nearest even.
-INLINE float round_even(float x) { return (x + 12582912.0f) - 12582912.0f; }
-
-INLINE float round_down(float x)
-{
-    const float t = (float)(int32_t)x;
-    return t > x ? t - 1.0f : t;
-}
-
-INLINE float round_away(float x)
-{
-    const float t = (float)(int32_t)x;
-    return absolute(x - t) >= 0.5f ? (x < 0.0f ? t - 1.0f : t + 1.0f) : t;
-}
+// To the nearest integer, ties to even, of |x| < 2^22: x + 1.5 * 2^23 has no bits below 1.
+INLINE float nearest_even(float x) { return (x + 12582912.0f) - 12582912.0f; }
 
 // NUMBER FORMATS, one value
 
@@ -78,7 +64,7 @@ INLINE uint32_t f16_of_f32(float x)
     const float a = least(absolute(x), 65504.0f);
     const uint32_t sign = bits_of(x) >> 16 & 0x8000u, u = bits_of(a) - (112u << 23);
     const uint32_t normal = (u + 0xfffu + (u >> 13 & 1u)) >> 13;
-    const float small = round_even(least(a, 1.0f) * 16777216.0f);
+    const float small = nearest_even(least(a, 1.0f) * 16777216.0f);
     return sign | (a < 6.103515625e-5f ? (uint32_t)(int32_t)small : normal);
 }
 
@@ -99,7 +85,7 @@ INLINE float f32_of_e5m3(uint32_t c)
 // x >= 0; nearest, ties to even; the greatest is 255.
 INLINE uint32_t e5m3_of_f32(float x)
 {
-    if (x < 6.103515625e-5f) return (uint32_t)(int32_t)round_even(x * 131072.0f);
+    if (x < 6.103515625e-5f) return (uint32_t)(int32_t)nearest_even(x * 131072.0f);
     const uint32_t u = bits_of(x) - (112u << 23), c = (u + 0x7ffffu + (u >> 20 & 1u)) >> 20;
     return c > 255u ? 255u : c;
 }
@@ -116,6 +102,27 @@ INLINE vf load(const float* at) { return *(const vf_at*)at; }
 INLINE void store(float* at, vf x) { *(vf_at*)at = x; }
 INLINE vf to_float(vu x) { return __builtin_convertvector((vi)x, vf); }
 INLINE vf select(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
+
+// To an integer, of |x| < 2^22.  The arithmetic is that of one value.
+INLINE vf round_even(vf x) { return (x + 12582912.0f) - 12582912.0f; }
+
+INLINE vf truncated(vf x)
+{
+    return __builtin_convertvector(__builtin_convertvector(x, vi), vf);
+}
+
+INLINE vf round_down(vf x)
+{
+    const vf t = truncated(x);
+    return select(t > x, t - 1.0f, t);
+}
+
+INLINE vf round_away(vf x)
+{
+    const vf t = truncated(x), rest = x - t;
+    const vf up = select(rest >= 0.5f, repeat(1.0f), repeat(0.0f));
+    return t + select(rest <= -0.5f, repeat(-1.0f), up);
+}
 
 INLINE vu load_u16(const unsigned char* at)
 {

@@ -7,11 +7,13 @@
 #include "config.h"
 #include "softmax.h"
 //% for _, side in ipairs(sides) do
-$(for_side("codec.h", side))
-$(for_side("transform_rows.c", side))
-$(for_side("encode_rows.c", side))
-$(for_side("decode_rows.c", side))
+//% use_side(side)
+#include "codec.h"
+#include "transform_rows.c"
+#include "encode_rows.c"
+#include "decode_rows.c"
 //% end
+//% use_side(nil)
 #include "attend_windows.c"
 #include "attend_pages.c"
 

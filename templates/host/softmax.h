@@ -35,7 +35,8 @@ INLINE vf soft_cap(vf s, float cap)
     return cap * (vf)((vi)t | ((vi)y & (vi)repeat(-0.0f)));
 }
 
-// ln x of a normal x > 0:  x = 2^n m, sqrt(1/2) <= m < sqrt(2);  ln m = 2 artanh((m - 1) / (m + 1)).
+// ln x of a normal x > 0:  x = 2^n m, sqrt(1/2) <= m < sqrt(2),  ln m = 2 artanh(s),
+// s = (m - 1) / (m + 1).
 static float natural_log(float x)
 {
     const uint32_t u = bits_of(x) - 0x3f3504f3u;            // sqrt(1/2)
@@ -56,9 +57,10 @@ INLINE void softmax_start(softmax* s, float* o)
 }
 
 // A head's scores [count], of which [first, end) are visible, become weights, 0 where they are not.
-// count is a multiple of the vector's width; o [head_dim_v] is brought to the greatest score so far.
-static void softmax_add(softmax* s, int head, float* scores, int count, int first, int end, float cap,
-                        float* o)
+// count is a multiple of the vector's width; o [head_dim_v] is brought to the greatest score so
+// far.
+static void softmax_add(softmax* s, int head, float* scores, int count, int first, int end,
+                        float cap, float* o)
 {
     const float hidden = -__builtin_inff();
     if (cap > 0.0f)

@@ -3,8 +3,8 @@
 //   x  [num_heads, dim]  f32, in place
 
 //% if codec.piece > 0 then
-// Butterflies of stride 1, 2, 4, ... in pieces of $(codec.piece), then times 1 / sqrt($(codec.piece)): its own inverse.
-// Encoding takes the same path, so the order of operations is part of the codec's definition.
+// Hadamard in pieces: butterflies of stride 1, 2, 4, ..., then times 1 / sqrt(piece).  It is its
+// own inverse.  The order of operations is part of the codec's definition.
 static void $(s "transform")(float* x)
 {
     enum { piece = $(codec.piece) };

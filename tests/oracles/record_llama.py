@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# record_llama.py -- records llama.cpp's greedy tokens and two best logits, as a fixture for test_decode.c.
+# record_llama.py -- records greedy tokens and two best logits of llama.cpp for test_decode.c.
 #
 #   pip install llama-cpp-python
 #   python3 record_llama.py smollm2 MODEL.gguf > ../fixtures/llama_smollm2.txt
@@ -17,23 +17,24 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 NUM_STEPS = 64
 
+DAYS = ("The days of the week are Monday, Tuesday, Wednesday, Thursday, Friday, Saturday and Sunday. "
+        "The months of the year are January, February,")
+PRIMES = "def is_prime(n):\n    if n < 2:\n        return False\n"
+
 # Per model: name, kind, text. "text" is taken as it is, with the model's begin token where it wants
 # one; "chat" is a user's message, put through the file's own template.
+#
+# The texts are such that a continuation is rarely a matter of taste. llama.cpp differs from itself,
+# one batch against single steps or with flash attention, by 0.1 to 0.2 in the gap of the two best
+# logits (root mean square; 0.5 at most): steps with a gap below that say nothing about a program.
 PROMPTS = {
     "smollm2": [
-        ("prose", "text",
-         "The lighthouse stood at the end of a long stone pier. Every evening, when the fishing "
-         "boats came home, the keeper climbed the stairs and"),
-        ("code", "text",
-         "def binary_search(values, target):\n"
-         "    \"\"\"Return the index of target in the sorted list values, or -1.\"\"\"\n"
-         "    low = 0\n"),
-        ("chat", "chat", "Explain in a few sentences why the sky looks blue during the day."),
+        ("prose", "text", DAYS),
+        ("code", "text", PRIMES),
+        ("chat", "chat", "Write a Python function that adds two numbers."),
     ],
     "gemma3": [
-        ("prose", "text",
-         "The lighthouse stood at the end of a long stone pier. Every evening, when the fishing "
-         "boats came home, the keeper climbed the stairs and"),
+        ("prose", "text", DAYS),
     ],
 }
 

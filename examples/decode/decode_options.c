@@ -1,0 +1,237 @@
+// decode_options.c -- the command line of decode.
+
+#include "decode_options.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "model.h"
+
+enum { STATUS_USAGE = 2 };
+
+// Options without a letter.
+enum {
+    OPTION_TEMPERATURE = 256,
+    OPTION_TOP_K,
+    OPTION_TOP_P,
+    OPTION_REPEAT_PENALTY,
+    OPTION_CHAT,
+    OPTION_CACHE,
+    OPTION_TARGET,
+    OPTION_JSON,
+    OPTION_LIST_CACHES,
+    OPTION_VERBOSE,
+    OPTION_VERSION
+};
+
+static const struct option long_options[] = {
+    { "model", required_argument, NULL, 'm' },
+    { "prompt", required_argument, NULL, 'p' },
+    { "file", required_argument, NULL, 'f' },
+    { "predict", required_argument, NULL, 'n' },
+    { "n-predict", required_argument, NULL, 'n' },
+    { "ctx-size", required_argument, NULL, 'c' },
+    { "threads", required_argument, NULL, 't' },
+    { "seed", required_argument, NULL, 's' },
+    { "temp", required_argument, NULL, OPTION_TEMPERATURE },
+    { "top-k", required_argument, NULL, OPTION_TOP_K },
+    { "top-p", required_argument, NULL, OPTION_TOP_P },
+    { "repeat-penalty", required_argument, NULL, OPTION_REPEAT_PENALTY },
+    { "interactive", no_argument, NULL, 'i' },
+    { "chat", no_argument, NULL, OPTION_CHAT },
+    { "cache", required_argument, NULL, OPTION_CACHE },
+    { "target", required_argument, NULL, OPTION_TARGET },
+    { "json", required_argument, NULL, OPTION_JSON },
+    { "list-caches", no_argument, NULL, OPTION_LIST_CACHES },
+    { "verbose", no_argument, NULL, OPTION_VERBOSE },
+    { "help", no_argument, NULL, 'h' },
+    { "version", no_argument, NULL, OPTION_VERSION },
+    { NULL, 0, NULL, 0 },
+};
+
+// In parts: C99 promises 4095 characters of a literal.
+static const char* const help[] = {
+    "usage: decode -m MODEL.gguf (-p PROMPT | -f FILE | -i) [options]\n"
+    "Decodes a language model with its keys and values in a kvloom cache.\n"
+    "Text goes to stdout, everything else to stderr.\n\n",
+    "  -m, --model FILE         a GGUF file; families: ",
+    "\n"
+    "  -p, --prompt TEXT        the prompt, as it is\n"
+    "  -f, --file FILE          the prompt from a file (-: stdin), without its last line end\n"
+    "  -n, --predict N          tokens to generate, in each turn of -i (256; -1: no bound)\n"
+    "  -c, --ctx-size N         the most tokens, prompt included (0: what the model allows)\n"
+    "  -t, --threads N          (0: one a processor)\n"
+    "  -s, --seed N             (-1: from the clock); the same seed gives the same text\n"
+    "      --temp X             temperature (0.8); 0: always the best token\n"
+    "      --top-k N            choose from the N best tokens (40; 0: all)\n"
+    "      --top-p X            choose from the best that have probability X (0.95; 1: all)\n"
+    "      --repeat-penalty X   weakens tokens of the last 64 (1: off)\n"
+    "  -i, --interactive        reads a line, answers, reads the next; ends with the input.\n"
+    "                           Ctrl-C ends an answer\n"
+    "      --chat               the prompt is a message: applies the model's chat template\n",
+    "      --cache SPEC         how keys and values are held (f16). Can be repeated:\n"
+    "                             SPEC            both, in all layers\n"
+    "                             k=SPEC, v=SPEC  the keys or the values\n"
+    "                             0-3:SPEC, 7:SPEC, 7:k=SPEC  in these layers only\n"
+    "      --list-caches        prints what specs are made of\n"
+    "      --target NAME        auto, reference or host (auto)\n"
+    "      --json FILE          writes the text and the statistics\n"
+    "      --verbose            describes the cache, and prints log messages\n"
+    "  -h, --help\n"
+    "      --version\n\n"
+    "Exit status: 0, 1 after an error, 2 for a wrong command line.\n",
+};
+
+static int usage(const char* what, const char* value, const char* rule)
+{
+    fprintf(stderr, "decode: %s%s%s: %s\n", what, value != NULL ? " " : "",
+            value != NULL ? value : "", rule);
+    return STATUS_USAGE;
+}
+
+static int read_whole(const char* name, const char* text, int64_t least, int64_t most, int64_t* out)
+{
+    char rule[96];
+    char* end = NULL;
+    errno = 0;
+    const long long value = strtoll(text, &end, 10);
+    if (errno != 0 || end == text || *end != 0 || value < least || value > most) {
+        snprintf(rule, sizeof rule, "must be a whole number from %lld to %lld", (long long)least,
+                 (long long)most);
+        return usage(name, text, rule);
+    }
+    *out = value;
+    return DECODE_RUN;
+}
+
+static int read_real(const char* name, const char* text, double most, float* out)
+{
+    char rule[96];
+    char* end = NULL;
+    const double value = strtod(text, &end);
+    if (end == text || *end != 0 || !(value >= 0.0 && value <= most)) {
+        snprintf(rule, sizeof rule, "must be a number from 0 to %g", most);
+        return usage(name, text, rule);
+    }
+    *out = (float)value;
+    return DECODE_RUN;
+}
+
+static int read_target(const char* text, decode_options* out)
+{
+    static const char* const names[] = { "auto", "reference", "host" };
+    static const kvl_target targets[] = { KVL_TARGET_AUTO, KVL_TARGET_REFERENCE, KVL_TARGET_HOST };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strcmp(text, names[i]) == 0) {
+            out->target = targets[i];
+            out->target_name = names[i];
+            return DECODE_RUN;
+        }
+    }
+    return usage("--target", text, "must be auto, reference or host");
+}
+
+static int read_number_option(int option, const char* text, decode_options* out)
+{
+    sampler_options* sampling = &out->sampling;
+    int64_t value = 0;
+    int status = DECODE_RUN;
+    switch (option) {
+    case 'n': return read_whole("-n", text, -1, INT32_MAX, &out->num_predict);
+    case 'c': return read_whole("-c", text, 0, INT32_MAX, &out->context_len);
+    case 't':
+        status = read_whole("-t", text, 0, 256, &value);
+        out->num_threads = (int)value;
+        return status;
+    case 's':
+        // 2^53: what a number in JSON holds exactly.
+        status = read_whole("-s", text, -1, (int64_t)1 << 53, &value);
+        if (value >= 0) { sampling->seed = (uint64_t)value; }
+        return status;
+    case OPTION_TEMPERATURE: return read_real("--temp", text, 1000.0, &sampling->temperature);
+    case OPTION_TOP_K:
+        status = read_whole("--top-k", text, 0, INT32_MAX, &value);
+        sampling->top_k = (int)value;
+        return status;
+    case OPTION_TOP_P: return read_real("--top-p", text, 1.0, &sampling->top_p);
+    default: break;
+    }
+    status = read_real("--repeat-penalty", text, 1000.0, &sampling->repeat_penalty);
+    if (status == DECODE_RUN && sampling->repeat_penalty <= 0.0f) {
+        return usage("--repeat-penalty", text, "must be more than 0");
+    }
+    return status;
+}
+
+// Options whose value is kept, or that have none.
+static int read_option(int option, char* text, decode_options* out)
+{
+    switch (option) {
+    case 'm': out->model = text; break;
+    case 'p': out->prompt = text; break;
+    case 'f': out->prompt_file = text; break;
+    case 'i': out->interactive = true; break;
+    case OPTION_CHAT: out->chat = true; break;
+    case OPTION_CACHE: out->cache_args[out->num_cache_args++] = text; break;
+    case OPTION_TARGET: return read_target(text, out);
+    case OPTION_JSON: out->json_path = text; break;
+    case OPTION_VERBOSE: out->verbose = true; break;
+    case OPTION_VERSION: puts("decode, kvloom " KVLOOM_VERSION); return 0;
+    case OPTION_LIST_CACHES: fputs(kvl_spec_help(), stdout); return 0;
+    case 'h':
+        printf("%s%s%s%s%s", help[0], help[1], model_architectures(), help[2], help[3]);
+        return 0;
+    case '?': fputs("decode: --help lists the options\n", stderr); return STATUS_USAGE;
+    default: return read_number_option(option, text, out);
+    }
+    return DECODE_RUN;
+}
+
+static int check(const decode_options* o, int argc, char** argv, int rest)
+{
+    if (rest < argc) { return usage("argument", argv[rest], "options only; see --help"); }
+    if (o->model == NULL) { return usage("-m", NULL, "a model file must be named; see --help"); }
+    if (o->prompt != NULL && o->prompt_file != NULL) {
+        return usage("-p and -f", NULL, "only one of them");
+    }
+    if (o->prompt == NULL && o->prompt_file == NULL && !o->interactive) {
+        return usage("-p, -f or -i", NULL, "one of them must be there; see --help");
+    }
+    return DECODE_RUN;
+}
+
+static uint64_t seed_of_clock(void)
+{
+    struct timespec now = { 0, 0 };
+    clock_gettime(CLOCK_REALTIME, &now);
+    return ((uint64_t)now.tv_sec * 1000003u ^ (uint64_t)now.tv_nsec) & 0xffffffffu;
+}
+
+int decode_options_read(int argc, char** argv, decode_options* out)
+{
+    *out = (decode_options){ .num_predict = 256, .target_name = "auto" };
+    out->sampling = (sampler_options){ 0.8f, 40, 0.95f, 1.0f, seed_of_clock() };
+    out->cache_args = calloc((size_t)argc + 1, sizeof *out->cache_args);
+    if (out->cache_args == NULL) {
+        fputs("decode: out of memory\n", stderr);
+        return 1;
+    }
+    for (;;) {
+        const int option = getopt_long(argc, argv, "m:p:f:n:c:t:s:ih", long_options, NULL);
+        if (option == -1) { break; }
+        const int status = read_option(option, optarg, out);
+        if (status != DECODE_RUN) { return status; }
+    }
+    return check(out, argc, argv, optind);
+}
+
+void decode_options_free(decode_options* options)
+{
+    free(options->cache_args);
+    options->cache_args = NULL;
+}

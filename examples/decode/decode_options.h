@@ -1,0 +1,35 @@
+// decode_options.h -- the command line of decode.
+
+#ifndef KVLOOM_DECODE_OPTIONS_H
+#define KVLOOM_DECODE_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kvloom.h"
+#include "sampler.h"
+
+typedef struct decode_options {
+    const char* model;
+    const char* prompt;       // -p; NULL: none
+    const char* prompt_file;  // -f; NULL: none
+    int64_t num_predict;      // -1: until the model ends or the context is full
+    int64_t context_len;      // 0: the model's
+    int num_threads;          // 0: all
+    sampler_options sampling;
+    bool interactive, chat, verbose;
+    const char** cache_args;  // [num_cache_args]
+    int num_cache_args;
+    kvl_target target;
+    const char* target_name;
+    const char* json_path;    // NULL: none
+} decode_options;
+
+enum { DECODE_RUN = -1 };  // what decode_options_read answers when there is something to run
+
+// Reads the command line; writes help to stdout and errors to stderr. Returns DECODE_RUN, or the exit
+// status. decode_options_free comes after it in either case.
+int decode_options_read(int argc, char** argv, decode_options* out);
+void decode_options_free(decode_options* options);
+
+#endif

@@ -1,0 +1,551 @@
+// main.c -- decode: a language model writes text with its keys and values in a kvloom cache.
+//
+// stdout has the generated text alone. A session may have several turns (-i): each adds tokens to
+// the same sequence. Statistics are of the whole session.
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+
+#include "cache_specs.h"
+#include "chat.h"
+#include "conversation.h"
+#include "decode_options.h"
+#include "model.h"
+#include "sampler.h"
+#include "text_stream.h"
+
+enum { PREFILL_ROWS = 512, PROGRESS_TOKENS = 1024 };
+
+// What happened so far.
+typedef struct statistics {
+    int64_t prompt_tokens, generated_tokens, num_steps;
+    double prefill_seconds, step_seconds;
+    int32_t* ids;          // [generated_tokens]
+    int64_t max_ids;
+} statistics;
+
+typedef struct decoder {
+    decode_options options;
+    model* m;
+    kvl_context* ctx;
+    model_session* session;
+    sampler* picker;
+    float* logits;         // [vocab_size]
+    conversation talk;
+    text_stream text;
+    statistics stats;
+    FILE* json;            // NULL: none
+    char message[1024];
+} decoder;
+
+static volatile sig_atomic_t interrupted;
+
+// The second signal before the program has come round ends it.
+static void on_interrupt(int number)
+{
+    (void)number;
+    if (interrupted) { _exit(130); }
+    interrupted = 1;
+}
+
+static int fail(const char* message)
+{
+    fprintf(stderr, "decode: %s\n", message);
+    return 1;
+}
+
+static double seconds(void)
+{
+    struct timespec now = { 0, 0 };
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void on_log(kvl_log_level level, const char* message, void* user)
+{
+    const decoder* d = user;
+    if (level != KVL_LOG_INFO || d->options.verbose) { fprintf(stderr, "decode: %s\n", message); }
+}
+
+// SETTING UP
+
+static int open_session(decoder* d)
+{
+    const decode_options* o = &d->options;
+    const model_geometry* g = model_get_geometry(d->m);
+    cache_specs specs;
+    if (cache_specs_create(o->cache_args, o->num_cache_args, g->num_layers, &specs, d->message,
+                           sizeof d->message) != 0) {
+        return fail(d->message);
+    }
+    const model_session_desc desc = { .ctx = d->ctx,
+                                      .specs = specs.specs,
+                                      .context_len = o->context_len,
+                                      .batch_len = PREFILL_ROWS };
+    const int failed =
+        model_session_create(d->m, &desc, &d->session, d->message, sizeof d->message);
+    cache_specs_free(&specs);
+    return failed ? fail(d->message) : 0;
+}
+
+static int describe(decoder* d)
+{
+    size_t needed = 0;
+    kvl_describe(model_session_cache(d->session), NULL, 0, &needed);
+    char* text = malloc(needed + 1);
+    if (text == NULL) { return fail("out of memory"); }
+    text[0] = 0;
+    if (kvl_describe(model_session_cache(d->session), text, needed + 1, NULL) == KVL_OK) {
+        const size_t bytes = strlen(text);
+        fprintf(stderr, "%s%s", text, bytes > 0 && text[bytes - 1] == '\n' ? "" : "\n");
+    }
+    free(text);
+    return 0;
+}
+
+static int open_json(decoder* d)
+{
+    const char* path = d->options.json_path;
+    if (path == NULL) { return 0; }
+    d->json = fopen(path, "w");
+    if (d->json == NULL) {
+        snprintf(d->message, sizeof d->message, "%s: %s", path, strerror(errno));
+        return fail(d->message);
+    }
+    return 0;
+}
+
+static int set_up(decoder* d)
+{
+    const decode_options* o = &d->options;
+    kvl_context_desc desc = { .target = o->target, .num_threads = o->num_threads };
+    desc.log.call = on_log;
+    desc.log.user = d;
+    // Opened first: a path that cannot be written is known before the work, not after it.
+    if (open_json(d) != 0) { return 1; }
+    if (model_open(o->model, NULL, &d->m, d->message, sizeof d->message) != 0) {
+        return fail(d->message);
+    }
+    if (o->chat && chat_detect(model_file(d->m), &d->talk.chat, d->message, sizeof d->message)) {
+        return fail(d->message);
+    }
+    if (kvl_context_create(&desc, &d->ctx) != KVL_OK) {
+        return fail(d->ctx != NULL ? kvl_context_message(d->ctx) : "out of memory");
+    }
+    if (open_session(d) != 0) { return 1; }
+    const int vocab_size = model_get_geometry(d->m)->vocab_size;
+    d->picker = sampler_create(&o->sampling, vocab_size);
+    d->logits = malloc((size_t)vocab_size * sizeof *d->logits);
+    if (d->picker == NULL || d->logits == NULL) { return fail("out of memory"); }
+    d->text.out = stdout;
+    return o->verbose ? describe(d) : 0;
+}
+
+static void take_down(decoder* d)
+{
+    if (d->json != NULL) { fclose(d->json); }
+    text_bytes_free(&d->text.text);
+    free(d->stats.ids);
+    free(d->logits);
+    sampler_destroy(d->picker);
+    conversation_free(&d->talk);
+    model_session_free(d->session);
+    kvl_context_destroy(d->ctx);
+    model_close(d->m);
+    decode_options_free(&d->options);
+}
+
+// RUNNING
+
+static bool show_progress(void* user, int64_t done, int64_t count)
+{
+    (void)user;
+    if (count >= PROGRESS_TOKENS) {
+        fprintf(stderr, "\rprompt: %lld of %lld tokens%s", (long long)done, (long long)count,
+                done == count ? "\n" : "");
+    }
+    return interrupted != 0;
+}
+
+// Explains a status of the session. Returns the exit status, 0 for what is no error.
+static int explain(decoder* d, int status)
+{
+    if (status == MODEL_STOPPED) {
+        fputs("\n", stderr);
+        return 0;
+    }
+    if (status == MODEL_FULL) {
+        snprintf(d->message, sizeof d->message, "%s: -c sets the size",
+                 model_session_message(d->session));
+        return fail(d->message);
+    }
+    return fail(model_session_message(d->session));
+}
+
+// Encodes text and runs it. The sequence is empty at its first turn: special tokens are added then.
+// *stopped: Ctrl-C has cut it short.
+static int run_prompt(decoder* d, const char* text, size_t bytes, bool* stopped)
+{
+    const tokenizer* tok = model_tokenizer(d->m);
+    const bool first = model_session_length(d->session) == 0;
+    const int flags = TOKENIZER_PARSE_SPECIAL | (first ? TOKENIZER_ADD_SPECIAL : 0);
+    int32_t* ids = NULL;
+    size_t count = 0;
+    const int encoded = tokenizer_encode(tok, text, bytes, flags, &ids, &count);
+    if (encoded != TOKENIZER_OK) { return fail(tokenizer_status_text(encoded)); }
+    if (count == 0 && first) {
+        free(ids);
+        return fail("the prompt is empty, and the model has no token to begin with");
+    }
+    for (size_t i = 0; i < count; i++) { sampler_accept(d->picker, ids[i]); }
+    const model_run run = { .ids = ids, .count = (int64_t)count, .logits = d->logits,
+                            .progress = show_progress };
+    const double start = seconds();
+    const int64_t before = model_session_length(d->session);
+    const int status = count > 0 ? model_run_tokens(d->session, &run) : MODEL_OK;
+    d->stats.prefill_seconds += seconds() - start;
+    d->stats.prompt_tokens += model_session_length(d->session) - before;
+    free(ids);
+    *stopped = status == MODEL_STOPPED || interrupted;
+    return status == MODEL_OK ? 0 : explain(d, status);
+}
+
+static bool keep_id(statistics* stats, int32_t id)
+{
+    if (stats->generated_tokens == stats->max_ids) {
+        const int64_t more = 2 * stats->max_ids + 256;
+        int32_t* larger = realloc(stats->ids, (size_t)more * sizeof *larger);
+        if (larger == NULL) { return false; }
+        stats->ids = larger;
+        stats->max_ids = more;
+    }
+    stats->ids[stats->generated_tokens++] = id;
+    return true;
+}
+
+// Puts out the text of a token; answer gets its bytes as they are.
+static int put_token(decoder* d, int32_t id, text_bytes* answer)
+{
+    char piece[1024];
+    const int64_t bytes = tokenizer_piece(model_tokenizer(d->m), id, false, piece, sizeof piece);
+    const size_t kept = bytes < 0 ? 0 : bytes < (int64_t)sizeof piece ? (size_t)bytes : sizeof piece;
+    errno = 0;
+    if (!keep_id(&d->stats, id) || !text_bytes_add(answer, piece, kept)) {
+        return fail("out of memory");
+    }
+    if (!text_stream_add(&d->text, piece, kept)) {
+        snprintf(d->message, sizeof d->message, "stdout: %s", strerror(errno));
+        return fail(d->message);
+    }
+    return 0;
+}
+
+// Generates from d->logits on until the model ends, the bound, or Ctrl-C.
+static int generate(decoder* d, text_bytes* answer)
+{
+    const int64_t most = d->options.num_predict;
+    for (int64_t n = 0; (most < 0 || n < most) && !interrupted; n++) {
+        const double start = seconds();
+        const int32_t id = sampler_pick(d->picker, d->logits);
+        if (id < 0) { return fail("the logits are not finite"); }
+        if (tokenizer_is_eog(model_tokenizer(d->m), id)) { return 0; }
+        sampler_accept(d->picker, id);
+        if (put_token(d, id, answer) != 0) { return 1; }
+        // The last token is run as well where another turn may follow it.
+        if (n + 1 == most && !d->options.interactive) { return 0; }
+        const int status = model_step(d->session, id, d->logits);
+        if (status == MODEL_FULL) {
+            fprintf(stderr, "\ndecode: the context of %lld tokens is full\n",
+                    (long long)model_session_context(d->session));
+            return 0;
+        }
+        if (status != MODEL_OK) { return explain(d, status); }
+        d->stats.step_seconds += seconds() - start;
+        d->stats.num_steps++;
+    }
+    return 0;
+}
+
+// One turn: text is a message with --chat, else as it is.
+static int run_turn(decoder* d, const char* text, size_t bytes)
+{
+    char* rendered = NULL;
+    bool restart = false, stopped = false;
+    if (d->options.chat) {
+        if (conversation_ask(&d->talk, text, &rendered, &restart, d->message, sizeof d->message)) {
+            return fail(d->message);
+        }
+        if (restart && model_session_reset(d->session) != MODEL_OK) {
+            free(rendered);
+            return fail(model_session_message(d->session));
+        }
+        text = rendered;
+        bytes = strlen(rendered);
+    }
+    int status = run_prompt(d, text, bytes, &stopped);
+    free(rendered);
+    text_bytes answer = { NULL, 0, 0 };
+    if (status == 0 && !stopped) { status = generate(d, &answer); }
+    if (!text_stream_end(&d->text) && status == 0) { status = fail("stdout: write error"); }
+    if (status == 0 && d->options.chat && !conversation_answer(&d->talk, &answer)) {
+        status = fail("out of memory");
+    }
+    text_bytes_free(&answer);
+    return status;
+}
+
+// Reads a line into *line, without its end. False at the end of the input, or at Ctrl-C.
+static bool read_line(char** line, size_t* capacity, size_t* bytes)
+{
+    fputs("\n> ", stderr);
+    const ssize_t count = getline(line, capacity, stdin);
+    if (count < 0) { return false; }
+    *bytes = (size_t)count;
+    while (*bytes > 0 && ((*line)[*bytes - 1] == '\n' || (*line)[*bytes - 1] == '\r')) {
+        (*line)[--*bytes] = 0;
+    }
+    return true;
+}
+
+static int talk(decoder* d)
+{
+    char* line = NULL;
+    size_t capacity = 0, bytes = 0;
+    int status = 0;
+    while (status == 0) {
+        interrupted = 0;
+        if (!read_line(&line, &capacity, &bytes)) { break; }
+        if (bytes == 0) { continue; }
+        // Without a template the line's end stands between the line and the answer.
+        if (!d->options.chat) { line[bytes++] = '\n'; }
+        status = run_turn(d, line, bytes);
+    }
+    fputs("\n", stderr);
+    free(line);
+    return status;
+}
+
+static int read_prompt(decoder* d, text_bytes* prompt)
+{
+    const decode_options* o = &d->options;
+    if (o->prompt != NULL) {
+        return text_bytes_add(prompt, o->prompt, strlen(o->prompt)) ? 0 : fail("out of memory");
+    }
+    const bool is_stdin = strcmp(o->prompt_file, "-") == 0;
+    FILE* file = is_stdin ? stdin : fopen(o->prompt_file, "rb");
+    bool ok = file != NULL;
+    char part[4096];
+    errno = ok ? 0 : errno;
+    for (size_t count = 1; ok && count > 0;) {
+        count = fread(part, 1, sizeof part, file);
+        ok = !ferror(file) && text_bytes_add(prompt, part, count);
+    }
+    if (!ok) {
+        snprintf(d->message, sizeof d->message, "%s: %s", o->prompt_file,
+                 strerror(errno != 0 ? errno : ENOMEM));
+    }
+    if (file != NULL && !is_stdin) { fclose(file); }
+    if (!ok) { return fail(d->message); }
+    if (prompt->count > 0 && prompt->data[prompt->count - 1] == '\n') {
+        prompt->data[--prompt->count] = 0;
+    }
+    return 0;
+}
+
+static int run(decoder* d)
+{
+    const decode_options* o = &d->options;
+    int status = 0;
+    if (o->prompt != NULL || o->prompt_file != NULL) {
+        text_bytes prompt = { NULL, 0, 0 };
+        status = read_prompt(d, &prompt);
+        if (status == 0) { status = run_turn(d, prompt.data, prompt.count); }
+        text_bytes_free(&prompt);
+    }
+    return status == 0 && o->interactive ? talk(d) : status;
+}
+
+// STATISTICS
+
+typedef struct cache_summary {
+    kvl_stats stats;
+    double bits_in_pages;  // a value: keys and values averaged by their number
+    double bits_total;     // of the whole cache, windows and tables included
+    bool generated;        // by kernels made for this shape, in all layers
+    char* spec;            // one spec, or ranges of layers with theirs; freed by the caller
+} cache_summary;
+
+static int summarize_specs(const decoder* d, cache_summary* out)
+{
+    const int num_layers = model_get_geometry(d->m)->num_layers;
+    text_bytes text = { NULL, 0, 0 };
+    kvl_layer_info info, next;
+    for (int first = 0, end; first < num_layers; first = end) {
+        char range[32] = "";
+        if (kvl_cache_layer_info(model_session_cache(d->session), first, &info)) { break; }
+        for (end = first + 1; end < num_layers; end++) {
+            if (kvl_cache_layer_info(model_session_cache(d->session), end, &next) ||
+                strcmp(next.spec, info.spec) != 0) {
+                break;
+            }
+        }
+        if (end - first < num_layers) {
+            snprintf(range, sizeof range, "%s%d-%d:", first > 0 ? " " : "", first, end - 1);
+        }
+        if (!text_bytes_add(&text, range, strlen(range)) ||
+            !text_bytes_add(&text, info.spec, strlen(info.spec))) {
+            text_bytes_free(&text);
+            return fail("out of memory");
+        }
+    }
+    out->spec = text.data;
+    return out->spec == NULL ? fail(kvl_context_message(d->ctx)) : 0;
+}
+
+static int summarize(const decoder* d, cache_summary* out)
+{
+    const model_geometry* g = model_get_geometry(d->m);
+    const double rows = (double)model_session_length(d->session);
+    double values = 0.0, bits = 0.0;
+    kvl_cache* cache = model_session_cache(d->session);
+    memset(out, 0, sizeof *out);
+    out->generated = true;
+    if (kvl_cache_stats(cache, &out->stats) != KVL_OK) { return fail(kvl_context_message(d->ctx)); }
+    for (int i = 0; i < g->num_layers; i++) {
+        kvl_layer_info info;
+        if (kvl_cache_layer_info(cache, i, &info)) { return fail(kvl_context_message(d->ctx)); }
+        const double k = (double)g->layers[i].num_kv_heads * g->layers[i].head_dim;
+        const double v = (double)g->layers[i].num_kv_heads * g->layers[i].head_dim_v;
+        values += k + v;
+        bits += k * info.k_bits + v * info.v_bits;
+        out->generated = out->generated && info.uses_generated;
+    }
+    out->bits_in_pages = bits / values;
+    out->bits_total = rows > 0.0 ? 8.0 * (double)out->stats.bytes / (values * rows) : 0.0;
+    return summarize_specs(d, out);
+}
+
+static double rate(int64_t count, double time) { return time > 0.0 ? (double)count / time : 0.0; }
+
+static void print_statistics(const decoder* d, const cache_summary* c)
+{
+    const statistics* s = &d->stats;
+    const uint64_t bytes = c->stats.bytes, f16_bytes = c->stats.f16_bytes;
+    fprintf(stderr, "\nprompt     %lld tokens, %.1f tokens/s\n", (long long)s->prompt_tokens,
+            rate(s->prompt_tokens, s->prefill_seconds));
+    fprintf(stderr, "generated  %lld tokens, %.1f tokens/s, %d threads, seed %llu\n",
+            (long long)s->generated_tokens, rate(s->num_steps, s->step_seconds),
+            kvl_context_threads(d->ctx), (unsigned long long)d->options.sampling.seed);
+    fprintf(stderr, "cache      %s, %s kernels\n", c->spec, c->generated ? "host" : "reference");
+    fprintf(stderr, "           %.2f bits a value in pages; %llu bytes for %lld tokens, %.2f bits a "
+            "value with windows and tables", c->bits_in_pages, (unsigned long long)bytes,
+            (long long)model_session_length(d->session), c->bits_total);
+    fprintf(stderr, "; f16 takes %llu bytes (%.2f times as many)\n", (unsigned long long)f16_bytes,
+            bytes > 0 ? (double)f16_bytes / (double)bytes : 0.0);
+}
+
+static bool add_layers(const decoder* d, cJSON* root)
+{
+    cJSON* layers = cJSON_AddArrayToObject(root, "layers");
+    for (int i = 0; layers != NULL && i < model_get_geometry(d->m)->num_layers; i++) {
+        kvl_layer_info info;
+        if (kvl_cache_layer_info(model_session_cache(d->session), i, &info)) { return false; }
+        cJSON* layer = cJSON_CreateObject();
+        if (layer == NULL || !cJSON_AddItemToArray(layers, layer)) { return false; }
+        if (!cJSON_AddStringToObject(layer, "cache", info.spec) ||
+            !cJSON_AddNumberToObject(layer, "k_bits", info.k_bits) ||
+            !cJSON_AddNumberToObject(layer, "v_bits", info.v_bits)) {
+            return false;
+        }
+    }
+    return layers != NULL;
+}
+
+static bool fill_json(const decoder* d, const cache_summary* c, cJSON* root)
+{
+    const statistics* s = &d->stats;
+    const struct {
+        const char* name;
+        double value;
+    } numbers[] = {
+        { "prompt_tokens", (double)s->prompt_tokens },
+        { "generated_tokens", (double)s->generated_tokens },
+        { "prefill_tokens_per_second", rate(s->prompt_tokens, s->prefill_seconds) },
+        { "tokens_per_second", rate(s->num_steps, s->step_seconds) },
+        { "cache_bytes", (double)c->stats.bytes },
+        { "cache_f16_bytes", (double)c->stats.f16_bytes },
+        { "bits_per_value", c->bits_in_pages },
+        { "bits_total", c->bits_total },
+        { "threads", kvl_context_threads(d->ctx) },
+        { "seed", (double)d->options.sampling.seed },
+    };
+    bool ok = cJSON_AddStringToObject(root, "model", d->options.model) &&
+              cJSON_AddStringToObject(root, "architecture", model_get_geometry(d->m)->architecture) &&
+              cJSON_AddStringToObject(root, "cache", c->spec) &&
+              cJSON_AddStringToObject(root, "target", c->generated ? "host" : "reference");
+    for (size_t i = 0; ok && i < sizeof numbers / sizeof numbers[0]; i++) {
+        ok = cJSON_AddNumberToObject(root, numbers[i].name, numbers[i].value) != NULL;
+    }
+    const char* text = d->text.text.data;
+    ok = ok && cJSON_AddStringToObject(root, "text", text != NULL ? text : "");
+    const int none = 0;  // cJSON takes no NULL, not even for no numbers
+    cJSON* ids = ok ? cJSON_CreateIntArray(s->ids != NULL ? s->ids : &none,
+                                           (int)s->generated_tokens)
+                    : NULL;
+    if (ids == NULL || !cJSON_AddItemToObject(root, "token_ids", ids)) { return false; }
+    return !d->options.verbose || add_layers(d, root);
+}
+
+static int write_json(decoder* d, const cache_summary* c)
+{
+    cJSON* root = cJSON_CreateObject();
+    char* text = root != NULL && fill_json(d, c, root) ? cJSON_Print(root) : NULL;
+    cJSON_Delete(root);
+    if (text == NULL) { return fail("out of memory"); }
+    const bool written = fprintf(d->json, "%s\n", text) > 0;
+    const bool closed = fclose(d->json) == 0;
+    d->json = NULL;
+    cJSON_free(text);
+    if (written && closed) { return 0; }
+    snprintf(d->message, sizeof d->message, "%s: %s", d->options.json_path, strerror(errno));
+    return fail(d->message);
+}
+
+static int report(decoder* d)
+{
+    cache_summary summary;
+    if (summarize(d, &summary) != 0) { return 1; }
+    print_statistics(d, &summary);
+    const int status = d->json != NULL ? write_json(d, &summary) : 0;
+    free(summary.spec);
+    return status;
+}
+
+int main(int argc, char** argv)
+{
+    decoder d;
+    memset(&d, 0, sizeof d);
+    int status = decode_options_read(argc, argv, &d.options);
+    if (status == DECODE_RUN) {
+        struct sigaction action;
+        memset(&action, 0, sizeof action);
+        action.sa_handler = on_interrupt;  // without SA_RESTART: a read at the prompt ends
+        sigemptyset(&action.sa_mask);
+        sigaction(SIGINT, &action, NULL);
+        status = set_up(&d);
+        if (status == 0) {
+            status = run(&d);
+            const int reported = report(&d);
+            status = status != 0 ? status : reported;
+        }
+    }
+    take_down(&d);
+    return status;
+}
