@@ -10,10 +10,10 @@
 //
 // WHAT IT IS NOT
 //
-// It does not run models, apply RoPE, or attend within a prompt for you: keys arrive as they will be
-// dotted with queries (after RoPE), and a prompt's own attention is the engine's (kvl_attend can do
-// it too, row by row).  It does not choose positions, schedule sequences or own threads beyond one
-// pool a context.
+// It does not run models, apply RoPE, or attend within a prompt for you: keys arrive as they will
+// be dotted with queries (after RoPE), and a prompt's own attention is the engine's (kvl_attend can
+// do it too, row by row).  It does not choose positions, schedule sequences or own threads beyond
+// one pool a context.
 //
 // QUICK START
 //
@@ -41,7 +41,8 @@
 //     t.num_seqs = 1;  t.seqs = &seq;  t.q.data = q;  t.o.data = o;
 //     kvl_attend(cache, &t);
 //
-// Link with: -llua5.4 -lm -ldl -lpthread.  examples/hello.c is the same as a whole program.
+// Needs the headers of Lua 5.4 and xxHash (liblua5.4-dev, libxxhash-dev).  Link with: -llua5.4 -lm
+// -ldl -lpthread.  examples/hello.c is the same as a whole program.
 //
 // Before the include, in the file that defines KVLOOM_IMPLEMENTATION:
 //     KVLOOM_STATIC    every function static: several copies can live in one program
@@ -79,12 +80,12 @@
 //
 // NUMERICS
 //
-// Scores: softmax_scale * q.k, then the soft cap c * tanh(s / c), then the mask.  lse is the natural
-// logarithm of the sum of exp(score).  Over no rows the output is 0 and lse is -inf, which is
-// neutral in a merge.  Accumulation is float32.  Rows must be finite.  Rows enter a 16-bit window
-// first (rows=f16 by default): a value beyond the range of f16 is kept as the nearest finite f16
-// (once said through the log; rows=bf16 has the range of float), and codes are computed from rows
-// as the window holds them.  A group of equal values is exact with meta=f16.
+// Scores: softmax_scale * q.k, then the soft cap c * tanh(s / c), then the mask.  lse is the
+// natural logarithm of the sum of exp(score).  Over no rows the output is 0 and lse is -inf, which
+// is neutral in a merge.  Accumulation is float32.  Rows must be finite.  Rows enter a 16-bit
+// window first (rows=f16 by default): a value beyond the range of f16 is kept as the nearest finite
+// f16 (once said through the log; rows=bf16 has the range of float), and codes are computed from
+// rows as the window holds them.  A group of equal values is exact with meta=f16.
 //
 // MEMORY
 //
@@ -93,8 +94,8 @@
 //
 // ERRORS
 //
-// Every function that can fail returns kvl_status; kvl_context_message(ctx) then says what, with the
-// name, the value and the rule.  A call that fails leaves every object as it was.  Nothing is
+// Every function that can fail returns kvl_status; kvl_context_message(ctx) then says what, with
+// the name, the value and the rule.  A call that fails leaves every object as it was.  Nothing is
 // printed, nothing aborts.  Passing NULL for a context, a cache or a desc is KVL_BAD_ARGUMENT.
 //
 // THREADS
@@ -106,15 +107,21 @@
 // THE KERNEL CACHE
 //
 // Compiled kernels are kept in context_desc.cache_dir; NULL means KVLOOM_CACHE_DIR, else
-// XDG_CACHE_HOME/kvloom, else HOME/.cache/kvloom, else memory only; "" means memory only.  The folder
-// is private to the user (mode 0700), bounded in size, and may be deleted at any time.  A damaged
-// entry is a miss.  The folder never fails an operation.
+// XDG_CACHE_HOME/kvloom, else HOME/.cache/kvloom, else memory only; "" means memory only.  The
+// folder is private to the user (mode 0700), bounded in size, and may be deleted at any time.  A
+// damaged entry is a miss.  The folder never fails an operation.
 //
-// Environment, read once a context: KVLOOM_CACHE_DIR, KVLOOM_CC (the C compiler), KVLOOM_ISA (forces
-// avx512, avx2, neon or portable).  A field of the desc beats the variable.
+// Environment, read once a context: KVLOOM_CACHE_DIR, KVLOOM_CC (the C compiler), KVLOOM_ISA
+// (forces avx512, avx2, neon or portable).  A field of the desc beats the variable.
 
 #ifndef KVLOOM_H
 #define KVLOOM_H
+
+// The implementation needs more of the C library than ISO C: with -std=c99 this file must come
+// before the library's own headers, or -D_GNU_SOURCE be given.
+#if defined(KVLOOM_IMPLEMENTATION) && !defined(_GNU_SOURCE)
+#define _GNU_SOURCE 1
+#endif
 
 #include <stddef.h>
 #include <stdint.h>
@@ -184,7 +191,7 @@ typedef struct kvl_log {
 
 // What runs the kernels.
 typedef enum kvl_target {
-    KVL_TARGET_AUTO,        // host where its kernels can be had, else reference; said through the log
+    KVL_TARGET_AUTO,        // host where its kernels can be had, else reference, said to the log
     KVL_TARGET_REFERENCE,   // plain C, any shape, no generator and no compiler
     KVL_TARGET_HOST         // generated for this processor; an error where they cannot be had
 } kvl_target;
@@ -217,8 +224,8 @@ KVL_API const char* kvl_context_message(const kvl_context* ctx);
 // The compiler's whole output of the last KVL_COMPILE; "" if there was none.  Owned by the context.
 KVL_API const char* kvl_context_log(const kvl_context* ctx);
 
-// Calls body(arg, i) for each i in [0, n) on the context's threads, the caller included; returns when
-// all are done.  Calls from inside a body run in the calling thread.
+// Calls body(arg, i) for each i in [0, n) on the context's threads, the caller included; returns
+// when all are done.  Calls from inside a body run in the calling thread.
 KVL_API void kvl_parallel_for(kvl_context* ctx, int64_t n, void (*body)(void* arg, int64_t i),
                               void* arg);
 
@@ -236,7 +243,7 @@ typedef struct kvl_layer_desc {
     const char* spec;            // NULL: kvl_cache_desc.spec
     float       softmax_scale;   // 0: 1 / sqrt(head_dim)
     float       soft_cap;        // 0: none
-    int         window_len;      // a query sees the newest window_len rows, its own included; 0: all
+    int         window_len;      // a query sees the newest window_len rows, its own among them
 } kvl_layer_desc;
 
 typedef struct kvl_cache_desc {
@@ -250,8 +257,8 @@ typedef struct kvl_cache_desc {
 
 // Creates a cache: parses the specs, checks them against the shapes, makes or loads the kernels.
 // - desc is copied.  *out is NULL after a failure.
-// - errors: KVL_BAD_ARGUMENT (layer, field, value and rule), KVL_UNSUPPORTED, KVL_NO_MEMORY, and with
-//   KVL_TARGET_HOST also KVL_NO_KERNEL, KVL_GENERATE, KVL_COMPILE.
+// - errors: KVL_BAD_ARGUMENT (layer, field, value and rule), KVL_UNSUPPORTED, KVL_NO_MEMORY, and
+//   with KVL_TARGET_HOST also KVL_NO_KERNEL, KVL_GENERATE, KVL_COMPILE.
 KVL_API kvl_status kvl_cache_create(kvl_context* ctx, const kvl_cache_desc* desc, kvl_cache** out);
 
 // Frees a cache and its sequences.  NULL is allowed.
@@ -306,7 +313,7 @@ typedef struct kvl_append_desc {
 
 // Appends rows to one layer of a batch of sequences, and encodes every chunk that is complete.
 // - k and v are borrowed until the call returns.
-// - errors: KVL_BAD_ARGUMENT (also: a row that is not finite, with sequence, row, head and channel),
+// - errors: KVL_BAD_ARGUMENT (also: a row that is not finite, with sequence, row, head, channel),
 //   KVL_NO_MEMORY; no sequence has changed then.
 KVL_API kvl_status kvl_append(kvl_cache* cache, const kvl_append_desc* desc);
 
@@ -314,7 +321,7 @@ typedef struct kvl_attend_desc {
     int            layer;
     int            num_seqs;
     const kvl_seq* seqs;          // [num_seqs]
-    const int32_t* q_lens;        // [num_seqs] query rows of each sequence, 0 allowed; NULL: one each
+    const int32_t* q_lens;        // [num_seqs] query rows of each sequence, or 0; NULL: one each
     const int64_t* q_positions;   // [num_seqs] position of a sequence's first query row; NULL: its
                                   // rows are the newest, kv_len - q_len
     kvl_const_rows q;             // [sum of q_lens, num_q_heads, head_dim]
@@ -342,14 +349,14 @@ typedef struct kvl_codes {
     int       num_groups;       // pairs of scale and offset: groups of all rows asked for
     uint16_t* codes;            // [num, head_dim]; 16-bit levels: the f16 or bf16 bits
     float*    scales;           // [num_groups] as decoding uses them; per token: [num, groups of a
-    float*    offsets;          // row], per channel: [num / group_size, head_dim]; no metadata: none
+    float*    offsets;          // row], per channel: [num / group_size, head_dim]
 } kvl_codes;
 
 // Reads the codes of quantized rows [first, first + num), counted from the first quantized row.
 // first and num must be multiples of group_size for a side whose groups run along tokens.
 // Pass out with NULL arrays to learn num_groups; arrays are the caller's.
-KVL_API kvl_status kvl_read_codes(kvl_cache* cache, int layer, kvl_seq seq, int kv_head, int is_value,
-                                  int64_t first, int64_t num, kvl_codes* out);
+KVL_API kvl_status kvl_read_codes(kvl_cache* cache, int layer, kvl_seq seq, int kv_head,
+                                  int is_value, int64_t first, int64_t num, kvl_codes* out);
 
 // MEMORY AND DESCRIPTION
 
@@ -367,8 +374,8 @@ typedef struct kvl_stats {
 
 KVL_API kvl_status kvl_cache_stats(const kvl_cache* cache, kvl_stats* out);
 
-// The bytes that a cache of this desc holds with num_seqs sequences of num_rows rows in every layer:
-// what kvl_cache_stats reports then.  Creates nothing that stays.
+// The bytes that a cache of this desc holds with num_seqs sequences of num_rows rows in every
+// layer: what kvl_cache_stats reports then.  Creates nothing that stays.
 KVL_API kvl_status kvl_estimate(kvl_context* ctx, const kvl_cache_desc* desc, int num_seqs,
                                 int64_t num_rows, uint64_t* bytes);
 
@@ -405,7 +412,7 @@ typedef struct kvl_disk_entry {
 
 typedef enum kvl_disk_action {
     KVL_DISK_LIST,      // visits every entry; its contents are checked
-    KVL_DISK_PRUNE,     // removes damaged and foreign files and, beyond max_bytes, the longest unused
+    KVL_DISK_PRUNE,     // removes what is damaged or foreign; beyond max_bytes, the longest unused
     KVL_DISK_CLEAR      // removes every entry
 } kvl_disk_action;
 

@@ -1,11 +1,11 @@
 // kvl_args.h -- the interface between the runtime and its kernels, generated or not.
 //
-// This file is part of every generated program as well: an edit here changes the text of all of them,
-// and with it their keys on disk.  C99 that is also C++17.
+// This file is part of every generated program as well: an edit here changes the text of all of
+// them, and with it their keys on disk.  C99 that is also C++17.
 //
-// A kernel works on one KV head of one layer.  num_heads is the number of query heads that share it.
-// 16-bit rows are f16 or bf16, as the program was made for; `page` points at one side (keys or values)
-// of one KV head's part of a page.
+// A kernel works on one KV head of one layer.  num_heads is the number of query heads that share
+// it. 16-bit rows are f16 or bf16, as the program was made for; `page` points at one side (keys or
+// values) of one KV head's part of a page.
 
 #ifndef KVL_ARGS_H
 #define KVL_ARGS_H
@@ -60,7 +60,7 @@ typedef struct kvl__attend_args {
     int64_t                     end_row;      // first row of pages[0]
     float*                      o;            // [num_heads, head_dim_v] of the part, normalised; of
                                               // pages in the value codec's basis
-    float*                      lse;          // [num_heads]; -inf and o = 0 where nothing is visible
+    float*                      lse;          // [num_heads]; nothing visible: -inf and o = 0
     void*                       scratch;      // scratch_bytes of the program, one thread's
 } kvl__attend_args;
 

@@ -1,7 +1,8 @@
-// kvl_base.h -- status, message, memory, log, 16-bit floats: what every other runtime file stands on.
+// kvl_base.h -- status, message, memory, log, 16-bit floats: what every other runtime file stands
+// on.
 //
-// Holds the context's struct, so that each later file can reach its part of it.  Written in the part
-// of C99 that is also C++17.
+// Holds the context's struct, so that each later file can reach its part of it.  Written in the
+// part of C99 that is also C++17.
 
 #ifndef KVL_BASE_H
 #define KVL_BASE_H

@@ -127,7 +127,8 @@ KVL__FN void kvl__write(kvl__writer* w, const char* format, ...)
     const size_t at = w->length < w->size ? w->length : w->size;
     va_list args;
     va_start(args, format);
-    const int n = vsnprintf(w->text ? w->text + at : NULL, w->text ? w->size - at : 0, format, args);
+    const int n =
+        vsnprintf(w->text ? w->text + at : NULL, w->text ? w->size - at : 0, format, args);
     va_end(args);
     if (n > 0) w->length += (size_t)n;
 }

@@ -4,9 +4,9 @@
 // hash of the program's text, the options in order, the instruction set and what the compiler says
 // it is, and of nothing else.  A failure is not remembered: the next call tries again.
 //
-// Writing a program's text takes longer than loading its binary.  So the disk also notes, under a hash
-// of the generator's own text and the configuration, the hash of the text that they gave: equal
-// inputs give equal text, and a warm start generates nothing.
+// Writing a program's text takes longer than loading its binary.  So the disk also notes, under a
+// hash of the generator's own text and the configuration, the hash of the text that they gave:
+// equal inputs give equal text, and a warm start generates nothing.
 
 #ifndef KVL_KERNELS_H
 #define KVL_KERNELS_H
@@ -288,8 +288,8 @@ KVL__FN void kvl__program_note(kvl_context* ctx, kvl__hash config, kvl__slot* sl
     pthread_mutex_unlock(&ctx->programs->lock);
 }
 
-// Where the hash of a configuration's text is noted; 0: nowhere.  A test's generator is no function of
-// the embedded text, so nothing is noted for it.
+// Where the hash of a configuration's text is noted; 0: nowhere.  A test's generator is no function
+// of the embedded text, so nothing is noted for it.
 KVL__FN int kvl__note_at(kvl_context* ctx, const char* name, kvl__hash config, kvl__entry* entry)
 {
 #ifdef KVLOOM_NO_LUA

@@ -1,4 +1,5 @@
-// kvl_layout.h -- sizes of a page, and its linear byte order: the one of the reference and of files.
+// kvl_layout.h -- sizes of a page, and its linear byte order: the one of the reference and of
+// files.
 //
 // A page is [num_kv_heads] x { keys, values }; one side of one head is | codes | scales | zeros |.
 // Linear order: the code of (row, channel) lies at bit (row head_dim + channel) bits of the codes,

@@ -51,8 +51,9 @@ KVL__FN void kvl__config_to_text(const kvl_context* ctx, const kvl__config* c, k
         kvl__add_side_field(t, &at, letter, "head_dim", "", NULL, s->head_dim);
         kvl__add_side_field(t, &at, letter, "group_size", "", NULL, s->group_size);
         for (int i = 0; i < KVL__NUM_STAGES; ++i) {
-            kvl__add_side_field(t, &at, letter, kvl__stages[i].name, "", kvl__word_of(s, i)->name, 0);
-            kvl__add_side_field(t, &at, letter, kvl__stages[i].name, "_number", NULL, s->numbers[i]);
+            const char* stage = kvl__stages[i].name;
+            kvl__add_side_field(t, &at, letter, stage, "", kvl__word_of(s, i)->name, 0);
+            kvl__add_side_field(t, &at, letter, stage, "_number", NULL, s->numbers[i]);
         }
         kvl__append_text(t->name, sizeof t->name, "%c%d%c%d-d%d-", letter, s->bits,
                          s->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL ? 'c' : 't',
@@ -92,7 +93,8 @@ KVL__FN kvl_status kvl__layer_kernels(kvl_context* ctx, kvl__layer* l)
     l->from = "reference";
     if (ctx->target == KVL_TARGET_REFERENCE) return KVL_OK;
     const kvl_status status = kvl__layer_generate(ctx, l);
-    if (status == KVL_OK || status == KVL_NO_MEMORY || ctx->target == KVL_TARGET_HOST) return status;
+    if (status == KVL_OK || status == KVL_NO_MEMORY) return status;
+    if (ctx->target == KVL_TARGET_HOST) return status;
     snprintf(l->why, sizeof l->why, "%.255s", kvl_context_message(ctx));
     if (kvl__first_time(ctx, &ctx->said_reference))
         kvl__say(ctx, status == KVL_GENERATE ? KVL_LOG_ERROR : KVL_LOG_WARNING,
@@ -355,7 +357,7 @@ typedef struct kvl__append_job {
     kvl__append_seq* seqs;
     int              num_seqs;
     kvl__view        side[2];
-    int64_t          bad;                  // atomic: 1 + the first place that is not finite; 0: none
+    int64_t          bad;                  // atomic: 1 + the first place that is not finite, or 0
     int              saturated;            // atomic
 } kvl__append_job;
 
@@ -411,8 +413,9 @@ KVL__FN kvl_status kvl__append_bad_row(const kvl__append_job* job)
     const float x = kvl__load_value(v->data + row * v->row_bytes + head * v->head_bytes, v->type,
                                     channel);
     return kvl__fail(job->cache->ctx, KVL_BAD_ARGUMENT,
-                     "layer %d: %c = %g in sequence %d of the batch, row %lld, head %d, channel %d: "
-                     "rows must be finite", (int)(job->l - job->cache->layers), side ? 'v' : 'k',
+                     "layer %d: %c = %g in sequence %d of the batch, row %lld, head %d, channel "
+                     "%d: rows must be finite",
+                     (int)(job->l - job->cache->layers), side ? 'v' : 'k',
                      (double)x, seq, (long long)(row - job->seqs[seq].first_row), head, channel);
 }
 
@@ -605,7 +608,8 @@ KVL__FN void kvl__attend_args_of(const kvl__attend_job* job, const kvl__query* q
     a->soft_cap = l->desc.soft_cap;
     if (part < query->v.num_splits) {
         const int64_t page = query->v.first_page + part * query->v.pages_per_split;
-        const int64_t row = page * c->page_size, end = row + query->v.pages_per_split * c->page_size;
+        const int64_t row = page * c->page_size;
+        const int64_t end = row + query->v.pages_per_split * c->page_size;
         a->pages = (const unsigned char* const*)query->s->pages + page;
         a->k_offset = head * (l->k_bytes + l->v_bytes);
         a->v_offset = a->k_offset + l->k_bytes;
@@ -956,7 +960,8 @@ KVL__PUBLIC kvl_status kvl_read_codes(kvl_cache* cache, int layer, kvl_seq handl
     job.num = num;
     const kvl__codec* c = &job.l->config.side[job.side];
     const int64_t quantized = kvl__quantized_rows(&job.l->config, job.s->rows);
-    KVL__REQUIRE(cache->ctx, first >= 0 && num >= 0 && first <= quantized && num <= quantized - first,
+    KVL__REQUIRE(cache->ctx,
+                 first >= 0 && num >= 0 && first <= quantized && num <= quantized - first,
                  KVL_BAD_ARGUMENT, "rows %lld and %lld more: %lld are quantized", (long long)first,
                  (long long)num, (long long)quantized);
     const int64_t unit = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL ? c->group_size : 1;

@@ -41,8 +41,8 @@ KVL__FN int64_t kvl__table_entries(int64_t num_pages)
     return entries;
 }
 
-// A range of rows by region: [begin, end) of sink, of quantized rows, of tail, each counted from the
-// region's first row.
+// A range of rows by region: [begin, end) of sink, of quantized rows, of tail, each counted from
+// the region's first row.
 typedef struct kvl__visible {
     int64_t sink_begin, sink_end, page_begin, page_end, tail_begin, tail_end;
     int64_t first_page, pages_per_split;

@@ -1,7 +1,7 @@
 // kvl_ref.h -- every kernel in plain C from the codec's description: any shape, no generator.
 //
-// The path that always works, and what generated kernels are compared with.  One function a part; the
-// arithmetic of each is defined in its file under gen/parts/.  Where encode is concerned, float
+// The path that always works, and what generated kernels are compared with.  One function a part;
+// the arithmetic of each is defined in its file under gen/parts/.  Where encode is concerned, float
 // operations and their order are part of the definition: every target must get the same bits.
 
 #ifndef KVL_REF_H
@@ -201,7 +201,8 @@ KVL__FN kvl__grid kvl__fit(const kvl__codec* c, const float* x, int32_t count, i
     hi += 0.0f;
     switch (c->words[KVL__STAGE_FIT]) {
     case KVL__FIT_ABSMAX:
-        return kvl__fit_symmetric(c, fabsf(most) / (kvl__zero_code(c) - 1.0f), fabsf(most), scale_at);
+        return kvl__fit_symmetric(c, fabsf(most) / (kvl__zero_code(c) - 1.0f), fabsf(most),
+                                  scale_at);
     case KVL__FIT_SIGNED_ABSMAX:
         return kvl__fit_symmetric(c, most / -kvl__zero_code(c), fabsf(most), scale_at);
     default:
@@ -253,7 +254,8 @@ KVL__FN void kvl__encode_group(const kvl__codec* c, const kvl__encode_args* a, c
     const kvl__grid g = kvl__fit(c, x, count, stride, a->page + l.scales_at + group * l.scale_bytes,
                                  a->page + l.zeros_at + group * l.zero_bytes);
     for (int32_t i = 0; i < count; ++i) {
-        const int64_t at = along ? (row + i) * c->head_dim + channel : row * c->head_dim + channel + i;
+        const int64_t at = along ? (row + i) * c->head_dim + channel
+                                 : row * c->head_dim + channel + i;
         kvl__put_code(a->page, at * c->bits, c->bits, kvl__round(c, x[(int64_t)i * stride], g));
     }
 }

@@ -1,4 +1,5 @@
-// kvl_store.h -- what a cache is made of: layers, sequences, window buffers, pages, and their bytes.
+// kvl_store.h -- what a cache is made of: layers, sequences, window buffers, pages, and their
+// bytes.
 //
 //   cache -> layers [num_layers]                  config, kernels, page size
 //         -> slots [capacity]                     sequences by the low half of their handle
@@ -225,7 +226,10 @@ KVL__FN int kvl__slots_grow(kvl_cache* cache, int num_seqs)
 // Reserving pages has two steps, so that a batch gets all of its pages or none: reserve for every
 // sequence, then keep or drop for every sequence.
 
-KVL__FN unsigned char** kvl__pages_table(kvl__seq_layer* s) { return s->grown ? s->grown : s->pages; }
+KVL__FN unsigned char** kvl__pages_table(kvl__seq_layer* s)
+{
+    return s->grown ? s->grown : s->pages;
+}
 
 KVL__FN void kvl__pages_drop(kvl_cache* cache, const kvl__layer* l, kvl__seq_layer* s)
 {
@@ -277,7 +281,8 @@ KVL__FN void kvl__layer_sizes(kvl__layer* l)
     l->page_bytes = (uint64_t)c->num_kv_heads * (uint64_t)(l->k_bytes + l->v_bytes);
     l->sink_rows = c->sink_len;
     l->tail_rows = kvl__tail_rows(c);
-    l->window_bytes = (uint64_t)c->num_kv_heads * 2u * (uint64_t)((l->sink_rows + l->tail_rows) * dims);
+    l->window_bytes =
+        (uint64_t)c->num_kv_heads * 2u * (uint64_t)((l->sink_rows + l->tail_rows) * dims);
 }
 
 KVL__FN int64_t kvl__round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }

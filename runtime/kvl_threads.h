@@ -1,10 +1,10 @@
 // kvl_threads.h -- one pool of threads a context: parallel_for with the caller as thread 0.
 //
-// A job is open while it has items.  Workers join an open job, leave it when nothing is left, and the
-// caller waits for those who joined, never for those who slept through it: waking a thread costs more
-// than many jobs.  Idle workers spin for a moment, since the next job of a decode step is near, then
-// sleep.  A caller that finds the pool in use, from inside a body or from another thread, does its
-// items itself.
+// A job is open while it has items.  Workers join an open job, leave it when nothing is left, and
+// the caller waits for those who joined, never for those who slept through it: waking a thread
+// costs more than many jobs.  Idle workers spin for a moment, since the next job of a decode step
+// is near, then sleep.  A caller that finds the pool in use, from inside a body or from another
+// thread, does its items itself.
 
 #ifndef KVL_THREADS_H
 #define KVL_THREADS_H

@@ -15,9 +15,12 @@
 
 enum { max_prompts = 4, max_ids = 256, max_steps = 64, context_len = 512 };
 
-// Both programs multiply by weights of 4 bits with activations of 8: logits differ in the second
-// decimal.
 static const double clear_margin = 0.1;
+
+// Both programs multiply with activations of 8 bits.  Against float activations the gap of the two
+// best logits is off by 0.1 to 0.2 in each (root mean square), and llama.cpp's batches differ from
+// its own single steps by as much.
+static const double gap_bound = 0.35;
 
 typedef struct recorded_step {
     int32_t best, second;
@@ -130,10 +133,14 @@ static int32_t best_of(const run* r)
     return best;
 }
 
-// How many steps are clear, and in how many of these another token came out best.
+// How many steps are clear, in how many of these another token came out best, and how far the gap of
+// the two recorded tokens is off over all steps.
 typedef struct agreement {
-    int clear, wrong;
+    int    clear, wrong, num_steps;
+    double gap_errors;   // sum of squares
 } agreement;
+
+static double gap_error(const agreement* a) { return sqrt(a->gap_errors / a->num_steps); }
 
 static agreement replay(run* r, const recorded_prompt* p)
 {
@@ -144,6 +151,9 @@ static agreement replay(run* r, const recorded_prompt* p)
     for (int i = 0; i < p->num_steps; ++i) {
         const recorded_step* s = &p->steps[i];
         const int32_t best = best_of(r);
+        const double gap = (double)r->logits[s->best] - (double)r->logits[s->second];
+        a.gap_errors += pow(gap - (s->best_logit - s->second_logit), 2.0);
+        a.num_steps += 1;
         if (s->best_logit - s->second_logit > clear_margin) {
             a.clear += 1;
             a.wrong += best != s->best;
@@ -173,6 +183,8 @@ static agreement replay_all(const char* path, const char* fixture, const char* s
         const agreement a = replay(&r, p);
         sum.clear += a.clear;
         sum.wrong += a.wrong;
+        sum.num_steps += a.num_steps;
+        sum.gap_errors += a.gap_errors;
     }
     close_run(&r);
     return sum;
@@ -195,6 +207,7 @@ Test(decode, smollm2_f16_is_llama_cpp)
     const agreement a = replay_all(path, "llama_smollm2.txt", "f16", KVL_TARGET_AUTO);
     cr_assert(a.clear > 150, "%d clear steps of 192", a.clear);
     cr_assert(a.wrong == 0, "%d of %d clear steps differ", a.wrong, a.clear);
+    cr_assert(gap_error(&a) < gap_bound, "gaps are off by %.3f", gap_error(&a));
 }
 
 // Breaks where reference and generated kernels part.
@@ -204,6 +217,7 @@ Test(decode, smollm2_f16_reference_is_llama_cpp)
     const agreement a = replay_all(path, "llama_smollm2.txt", "f16", KVL_TARGET_REFERENCE);
     cr_assert(a.clear > 150, "%d clear steps of 192", a.clear);
     cr_assert(a.wrong == 0, "%d of %d clear steps differ", a.wrong, a.clear);
+    cr_assert(gap_error(&a) < gap_bound, "gaps are off by %.3f", gap_error(&a));
 }
 
 // Breaks with the family's own parts: embedding scale, two norms a layer, sliding windows, head dim
@@ -214,6 +228,7 @@ Test(decode, gemma3_f16_is_llama_cpp)
     const agreement a = replay_all(path, "llama_gemma3.txt", "f16", KVL_TARGET_AUTO);
     cr_assert(a.clear > 50, "%d clear steps of 64", a.clear);
     cr_assert(a.wrong == 0, "%d of %d clear steps differ", a.wrong, a.clear);
+    cr_assert(gap_error(&a) < gap_bound, "gaps are off by %.3f", gap_error(&a));
 }
 
 // 8 bits a value are below the rounding of 8-bit activations: one step in thirty may turn over.

@@ -28,20 +28,23 @@ for _, stage in ipairs(stages) do
     local w = {}
     for _, name in ipairs(stage.words or {}) do w[#w + 1] = { name = name, text = "" } end
     for _, part in ipairs(parts) do
-        if part.stage == stage.name then w[#w + 1] = { name = part.name, text = part.text, part = part } end
+        if part.stage == stage.name then
+            w[#w + 1] = { name = part.name, text = part.text, part = part }
+        end
     end
     local has_default = false
     for _, one in ipairs(w) do has_default = has_default or one.name == stage.default end
     if not has_default then w[#w + 1] = { name = stage.default, text = "left out" } end
     table.sort(w, function(a, b)
-        if (a.name == stage.default) ~= (b.name == stage.default) then return a.name == stage.default end
+        local a_first, b_first = a.name == stage.default, b.name == stage.default
+        if a_first ~= b_first then return a_first end
         return a.name < b.name
     end)
     words[stage.name], index[stage.name] = w, {}
     for i, one in ipairs(w) do index[stage.name][one.name] = i - 1 end
 end
 for _, part in ipairs(parts) do
-    assert(words[part.stage], part.name .. ": stage = " .. tostring(part.stage) .. ": no such stage")
+    assert(words[part.stage], ("%s: stage = %s: no such stage"):format(part.name, part.stage))
 end
 
 line("enum {")
@@ -63,15 +66,16 @@ line("    int32_t     scale_bytes, zero_bytes;   // of a meta word")
 line("    int32_t     levels;                    // a fit's: the levels it is for; else -1")
 line("    int32_t     min_bits;                  // a fit's least bits; else 0")
 line("    int32_t     has_sign;                  // a fit's scale has one; a meta word stores one")
-line("    uint32_t    bits_mask;                 // a levels word's widths: bit b is set for b bits")
+line("    uint32_t    bits_mask;                 // a levels word's widths: bit b for b bits")
 line("} kvl__word;\n")
 for _, stage in ipairs(stages) do
     line("static const kvl__word kvl__words_%s[] = {", stage.name)
     for _, one in ipairs(words[stage.name]) do
         local p, mask = one.part or {}, 0
         for _, b in ipairs(p.bits or {}) do mask = mask | 1 << b end
-        line('    { "%s", "%s", %d, %d, %d, %d, %d, %d, %du },', one.name, one.text, p.number and 1 or 0,
-             p.scale_bytes or 0, p.zero_bytes or 0, p.levels and index.levels[p.levels] or -1,
+        line('    { "%s", "%s", %d, %d, %d, %d, %d, %d, %du },', one.name, one.text,
+             p.number and 1 or 0, p.scale_bytes or 0, p.zero_bytes or 0,
+             p.levels and index.levels[p.levels] or -1,
              p.min_bits or 0, p.signed and 1 or 0, mask)
     end
     line("};")
@@ -81,7 +85,8 @@ line("    const char*      name;\n    const char*      text;")
 line("    const kvl__word* words;\n    int32_t          num_words;\n} kvl__stage_info;\n")
 line("static const kvl__stage_info kvl__stages[KVL__NUM_STAGES] = {")
 for _, stage in ipairs(stages) do
-    line('    { "%s", "%s", kvl__words_%s, %d },', stage.name, stage.text, stage.name, #words[stage.name])
+    line('    { "%s", "%s", kvl__words_%s, %d },', stage.name, stage.text, stage.name,
+         #words[stage.name])
 end
 line("};\n")
 

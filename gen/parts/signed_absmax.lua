@@ -1,10 +1,10 @@
 -- signed_absmax -- scale = m / -2^(bits-1), m the value of largest magnitude with its sign.
 --
--- ggml's q4_0 at 4 bits: m itself gets code 0 and is exact up to the rounding of the scale.  The
+-- As ggml has it: m itself gets code 0 and is exact up to the rounding of the scale.  The
 -- first of equal magnitudes decides, so the values are visited in order.
 
 return { stage = "fit", name = "signed_absmax",
-         text = "scale = (value of largest magnitude) / -2^(bits-1), as q4_0", levels = "symmetric",
+         text = "scale = (value of largest magnitude) / -2^(bits-1)", levels = "symmetric",
          signed = true, ordered = true,
          stats = { { name = "extreme", first = "x",
                      next = "absolute(x) > absolute(extreme) ? x : extreme" } },

@@ -17,9 +17,9 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 NUM_STEPS = 64
 
-DAYS = ("The days of the week are Monday, Tuesday, Wednesday, Thursday, Friday, Saturday and Sunday. "
-        "The months of the year are January, February,")
-PRIMES = "def is_prime(n):\n    if n < 2:\n        return False\n"
+MONTHS = ("There are twelve months in a year. The first month is January. The second month is "
+          "February. The third month is")
+LOOP = "for i in range(1, 11):\n    print("
 
 # Per model: name, kind, text. "text" is taken as it is, with the model's begin token where it wants
 # one; "chat" is a user's message, put through the file's own template.
@@ -29,12 +29,12 @@ PRIMES = "def is_prime(n):\n    if n < 2:\n        return False\n"
 # logits (root mean square; 0.5 at most): steps with a gap below that say nothing about a program.
 PROMPTS = {
     "smollm2": [
-        ("prose", "text", DAYS),
-        ("code", "text", PRIMES),
+        ("prose", "text", MONTHS),
+        ("code", "text", LOOP),
         ("chat", "chat", "Write a Python function that adds two numbers."),
     ],
     "gemma3": [
-        ("prose", "text", DAYS),
+        ("prose", "text", MONTHS),
     ],
 }
 
