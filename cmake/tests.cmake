@@ -122,16 +122,21 @@ foreach(source IN LISTS kvloom_tests)
     endif()
 endforeach()
 
-# Scripts: the linter, its own test, and the header under compilers, standards and link forms.
+# Scripts: the linter, its own test, tests/test_*.lua and test_*.sh, and the header under compilers, standards and link forms.
 add_test(NAME lint COMMAND "${KVLOOM_LUA}" tools/lint.lua WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
 kvloom_test_properties(lint lint)
 add_test(NAME lint_self COMMAND "${KVLOOM_LUA}" tests/lint_self.lua
          WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
 kvloom_test_properties(lint_self lint)
-file(GLOB kvloom_lua_tests CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/test_*.lua")
-foreach(source IN LISTS kvloom_lua_tests)
+file(GLOB kvloom_scripts CONFIGURE_DEPENDS
+     "${PROJECT_SOURCE_DIR}/tests/test_*.lua" "${PROJECT_SOURCE_DIR}/tests/test_*.sh")
+foreach(source IN LISTS kvloom_scripts)
     get_filename_component(name "${source}" NAME_WE)
-    add_test(NAME ${name} COMMAND "${KVLOOM_LUA}" "${source}"
+    set(interpreter "${KVLOOM_LUA}")
+    if(source MATCHES "\\.sh$")
+        set(interpreter sh)
+    endif()
+    add_test(NAME ${name} COMMAND "${interpreter}" "${source}"
              WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
     string(REGEX REPLACE "^test_" "" label "${name}")
     kvloom_test_properties(${name} "${label}")

@@ -253,6 +253,7 @@ KVL__FN kvl_status kvl__need_seq(const kvl_cache* cache, kvl_seq handle, kvl__se
 
 KVL__FN kvl_status kvl__need_layer(const kvl_cache* cache, int layer, const kvl__layer** out)
 {
+    *out = NULL;
     KVL__REQUIRE(cache->ctx, layer >= 0 && layer < cache->num_layers, KVL_BAD_ARGUMENT,
                  "layer = %d: must be 0 to %d", layer, cache->num_layers - 1);
     *out = &cache->layers[layer];

@@ -133,7 +133,7 @@ static int32_t best_of(const run* r)
     return best;
 }
 
-// How many steps are clear, in how many of these another token came out best, and how far the gap of
+// How many steps are clear, in how many of these another token is best, and how far the gap of
 // the two recorded tokens is off over all steps.
 typedef struct agreement {
     int    clear, wrong, num_steps;

@@ -122,6 +122,11 @@ static void arch_string(writer* w, const char* suffix, const char* text)
     entry_string(w, key, text);
 }
 
+static bool is_named(const char* name, const char* wanted)
+{
+    return wanted != NULL && strcmp(name, wanted) == 0;
+}
+
 static void write_geometry(writer* w)
 {
     const tiny* m = w->m;
@@ -142,7 +147,7 @@ static void write_geometry(writer* w)
         arch_f32(w, "rope.scaling.factor", 1.0f / m->scale);
     }
     if (m->window > 0) { arch_u32(w, "attention.sliding_window", (uint32_t)m->window); }
-    if (wrong->key != NULL && strcmp(wrong->key, "expert_count") == 0) { arch_u32(w, wrong->key, 0); }
+    if (is_named("expert_count", wrong->key)) { arch_u32(w, wrong->key, 0); }
     if (wrong->text_key != NULL) { arch_string(w, wrong->text_key, wrong->text); }
 }
 
@@ -190,11 +195,6 @@ static float weight_of(const char* name, uint64_t* state)
     if (ends_with(name, "norm.weight")) { return 1.0f + value / 4; }
     if (ends_with(name, "bias") || strcmp(name, "token_embd.weight") == 0) { return value; }
     return value / 2;
-}
-
-static bool is_named(const char* name, const char* wanted)
-{
-    return wanted != NULL && strcmp(name, wanted) == 0;
 }
 
 // A tensor of `rows` rows; rows = 0: one dim.
@@ -374,8 +374,8 @@ Test(model, one_batch_is_the_forward_pass)
     }
 }
 
-// Breaks when a way through the cache is wrong: restored past, attended past, single steps. Rows are
-// then f16: with scores that reach 20, their last bit moves a logit by some hundredths.
+// Breaks when a way through the cache is wrong: restored past, attended past, single steps. Rows
+// are then f16: with scores that reach 20, their last bit moves a logit by some hundredths.
 Test(model, every_split_is_the_same_pass)
 {
     static const struct {

@@ -1,7 +1,7 @@
 // test_support.h -- what the tests of the cache share: inputs, targets, memory, float64 attention.
 //
-// test_support.c is the one implementation unit of a test program.  Helpers assert: a test that uses
-// them reads as the sequence of what it does.  Bounds are derived where they are computed.
+// test_support.c is the one implementation unit of a test program.  Helpers assert: a test that
+// uses them reads as the sequence of what it does.  Bounds are derived where they are computed.
 
 #ifndef TEST_SUPPORT_H
 #define TEST_SUPPORT_H
@@ -33,8 +33,8 @@ kvl_context* test_context(const test_target* target, int num_threads);
 
 void test_ok(kvl_context* ctx, kvl_status status, const char* what);
 
-// Inputs.  The generator and test_rows are those of tests/oracles/make_fixtures.py: integers times a
-// power of two, the same in every language.
+// Inputs.  The generator and test_rows are those of tests/oracles/make_fixtures.py: integers times
+// a power of two, the same in every language.
 typedef struct test_lcg { uint64_t state; } test_lcg;
 
 int  test_bell(test_lcg* lcg);                  // roughly normal, -8192 .. 8188
@@ -69,7 +69,8 @@ void       test_close(test_cache* c);
 kvl_seq    test_seq(test_cache* c);
 
 // Appends rows [first, first + num) of k [*, kv_heads, dk] and v [*, kv_heads, dv].
-void test_append(test_cache* c, kvl_seq seq, const float* k, const float* v, int64_t first, int num);
+void test_append(test_cache* c, kvl_seq seq, const float* k, const float* v, int64_t first,
+                 int num);
 
 // num_q queries at `positions` (NULL: the newest); lse may be NULL.
 void test_attend(test_cache* c, kvl_seq seq, const float* q, int num_q, const int64_t* positions,

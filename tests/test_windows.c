@@ -93,7 +93,7 @@ static void check_splits(const test_target* target, const char* spec, int num_ro
 
 Test(windows, one_call_row_by_row_and_every_cut_are_equal)
 {
-    // Broken by a flush that looks at the size of a call, or by groups aligned to a call's first row.
+    // Broken by a flush that looks at the size of a call, or by groups aligned to its first row.
     test_target targets[TEST_MAX_TARGETS];
     const int n = test_targets(targets);
     for (int i = 0; i < n; ++i) check_splits(&targets[i], SMALL_SPEC, ROWS, i == 0 ? 1 : 7);
@@ -104,7 +104,8 @@ Test(windows, other_specs_do_not_depend_on_cuts_either)
     // Broken by a layout of windows that only one preset has: no sink, no recent rows, big chunks.
     static const char* const specs[] = { "f16", "q8_0", "q4_0:sink=3,recent=5", "rtn:b4,recent=9",
         "kivi:sink=0,recent=0", "kivi:sink=0,recent=0,chunk=128", "rtn:b3,sink=1,recent=0,chunk=48",
-        "bf16:sink=2,recent=1,chunk=1", "kivi:k2,v4,transform=hadamard,sink=64,recent=17,chunk=32" };
+        "bf16:sink=2,recent=1,chunk=1",
+        "kivi:k2,v4,transform=hadamard,sink=64,recent=17,chunk=32" };
     const test_target reference = { "reference", KVL_TARGET_REFERENCE, NULL };
     for (int i = 0; i < 9; ++i) check_splits(&reference, specs[i], 260, 23);
 }

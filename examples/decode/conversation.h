@@ -16,9 +16,9 @@ typedef struct conversation {
     text_bytes run;          // the text that the session has run, answers included
 } conversation;
 
-// Adds the user's message. *text is what the session has to run: from its start on if *restart, else
-// after what it has run. Returns 0 and a string that the caller frees, or another value with one line
-// in message.
+// Adds the user's message. *text is what the session has to run: from its start on if *restart,
+// else after what it has run. Returns 0 and a string that the caller frees, or another value with
+// one line in message.
 int conversation_ask(conversation* c, const char* question, char** text, bool* restart,
                      char* message, size_t message_bytes);
 

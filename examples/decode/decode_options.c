@@ -186,7 +186,6 @@ static int read_option(int option, char* text, decode_options* out)
     case 'h':
         printf("%s%s%s%s%s", help[0], help[1], model_architectures(), help[2], help[3]);
         return 0;
-    case '?': fputs("decode: --help lists the options\n", stderr); return STATUS_USAGE;
     default: return read_number_option(option, text, out);
     }
     return DECODE_RUN;
@@ -221,9 +220,15 @@ int decode_options_read(int argc, char** argv, decode_options* out)
         fputs("decode: out of memory\n", stderr);
         return 1;
     }
+    opterr = 0;  // getopt's own messages would not begin with the program's name
     for (;;) {
-        const int option = getopt_long(argc, argv, "m:p:f:n:c:t:s:ih", long_options, NULL);
+        const int at = optind;
+        const int option = getopt_long(argc, argv, ":m:p:f:n:c:t:s:ih", long_options, NULL);
         if (option == -1) { break; }
+        if (option == '?' || option == ':') {
+            return usage("option", argv[at], option == ':' ? "a value must follow"
+                                                           : "not known; see --help");
+        }
         const int status = read_option(option, optarg, out);
         if (status != DECODE_RUN) { return status; }
     }

@@ -27,8 +27,8 @@ typedef struct decode_options {
 
 enum { DECODE_RUN = -1 };  // what decode_options_read answers when there is something to run
 
-// Reads the command line; writes help to stdout and errors to stderr. Returns DECODE_RUN, or the exit
-// status. decode_options_free comes after it in either case.
+// Reads the command line; writes help to stdout and errors to stderr. Returns DECODE_RUN, or the
+// exit status. decode_options_free comes after it in either case.
 int decode_options_read(int argc, char** argv, decode_options* out);
 void decode_options_free(decode_options* options);
 

@@ -140,6 +140,11 @@ static int set_up(decoder* d)
         return fail(d->ctx != NULL ? kvl_context_message(d->ctx) : "out of memory");
     }
     if (open_session(d) != 0) { return 1; }
+    const int64_t trained_len = model_get_geometry(d->m)->context_len;
+    if (o->context_len > trained_len) {
+        fprintf(stderr, "decode: -c %lld is more than the %lld tokens that the model was trained "
+                "for\n", (long long)o->context_len, (long long)trained_len);
+    }
     const int vocab_size = model_get_geometry(d->m)->vocab_size;
     d->picker = sampler_create(&o->sampling, vocab_size);
     d->logits = malloc((size_t)vocab_size * sizeof *d->logits);
@@ -235,7 +240,8 @@ static int put_token(decoder* d, int32_t id, text_bytes* answer)
 {
     char piece[1024];
     const int64_t bytes = tokenizer_piece(model_tokenizer(d->m), id, false, piece, sizeof piece);
-    const size_t kept = bytes < 0 ? 0 : bytes < (int64_t)sizeof piece ? (size_t)bytes : sizeof piece;
+    const size_t whole = bytes < 0 ? 0 : (size_t)bytes;
+    const size_t kept = whole < sizeof piece ? whole : sizeof piece;
     errno = 0;
     if (!keep_id(&d->stats, id) || !text_bytes_add(answer, piece, kept)) {
         return fail("out of memory");
@@ -273,6 +279,12 @@ static int generate(decoder* d, text_bytes* answer)
     return 0;
 }
 
+// Between turns stdout has a line end; a single answer stands as the model wrote it.
+static bool end_answer(const decoder* d)
+{
+    return !d->options.interactive || (fputc('\n', stdout) != EOF && fflush(stdout) == 0);
+}
+
 // One turn: text is a message with --chat, else as it is.
 static int run_turn(decoder* d, const char* text, size_t bytes)
 {
@@ -293,7 +305,10 @@ static int run_turn(decoder* d, const char* text, size_t bytes)
     free(rendered);
     text_bytes answer = { NULL, 0, 0 };
     if (status == 0 && !stopped) { status = generate(d, &answer); }
-    if (!text_stream_end(&d->text) && status == 0) { status = fail("stdout: write error"); }
+    if (status == 0 && !(text_stream_end(&d->text) && end_answer(d))) {
+        snprintf(d->message, sizeof d->message, "stdout: %s", strerror(errno));
+        status = fail(d->message);
+    }
     if (status == 0 && d->options.chat && !conversation_answer(&d->talk, &answer)) {
         status = fail("out of memory");
     }
@@ -304,7 +319,7 @@ static int run_turn(decoder* d, const char* text, size_t bytes)
 // Reads a line into *line, without its end. False at the end of the input, or at Ctrl-C.
 static bool read_line(char** line, size_t* capacity, size_t* bytes)
 {
-    fputs("\n> ", stderr);
+    fputs("> ", stderr);
     const ssize_t count = getline(line, capacity, stdin);
     if (count < 0) { return false; }
     *bytes = (size_t)count;
@@ -444,9 +459,10 @@ static void print_statistics(const decoder* d, const cache_summary* c)
             (long long)s->generated_tokens, rate(s->num_steps, s->step_seconds),
             kvl_context_threads(d->ctx), (unsigned long long)d->options.sampling.seed);
     fprintf(stderr, "cache      %s, %s kernels\n", c->spec, c->generated ? "host" : "reference");
-    fprintf(stderr, "           %.2f bits a value in pages; %llu bytes for %lld tokens, %.2f bits a "
-            "value with windows and tables", c->bits_in_pages, (unsigned long long)bytes,
-            (long long)model_session_length(d->session), c->bits_total);
+    fprintf(stderr, "           %.2f bits a value in pages; %llu bytes for %lld tokens, ",
+            c->bits_in_pages, (unsigned long long)bytes,
+            (long long)model_session_length(d->session));
+    fprintf(stderr, "%.2f bits a value with windows and tables", c->bits_total);
     fprintf(stderr, "; f16 takes %llu bytes (%.2f times as many)\n", (unsigned long long)f16_bytes,
             bytes > 0 ? (double)f16_bytes / (double)bytes : 0.0);
 }
@@ -486,8 +502,9 @@ static bool fill_json(const decoder* d, const cache_summary* c, cJSON* root)
         { "threads", kvl_context_threads(d->ctx) },
         { "seed", (double)d->options.sampling.seed },
     };
+    const char* architecture = model_get_geometry(d->m)->architecture;
     bool ok = cJSON_AddStringToObject(root, "model", d->options.model) &&
-              cJSON_AddStringToObject(root, "architecture", model_get_geometry(d->m)->architecture) &&
+              cJSON_AddStringToObject(root, "architecture", architecture) &&
               cJSON_AddStringToObject(root, "cache", c->spec) &&
               cJSON_AddStringToObject(root, "target", c->generated ? "host" : "reference");
     for (size_t i = 0; ok && i < sizeof numbers / sizeof numbers[0]; i++) {
@@ -542,8 +559,7 @@ int main(int argc, char** argv)
         status = set_up(&d);
         if (status == 0) {
             status = run(&d);
-            const int reported = report(&d);
-            status = status != 0 ? status : reported;
+            if (status == 0) { status = report(&d); }
         }
     }
     take_down(&d);

@@ -1,8 +1,8 @@
 // model.h -- runs a language model out of a GGUF file on a kvloom cache.
 //
 // The library behind `decode`, for programs that calibrate and evaluate as well. Families: llama,
-// qwen2, qwen3 and gemma3. A model is weights and geometry: immutable, shared by sessions. A session
-// is one sequence of tokens: a kvl_cache, buffers, and the rows that have been run.
+// qwen2, qwen3 and gemma3. A model is weights and geometry: immutable, shared by sessions. A
+// session is one sequence of tokens: a kvl_cache, buffers, and the rows that have been run.
 //
 //     model_open(path, NULL, &m, message, sizeof message);
 //     model_session_desc sd = { .ctx = ctx, .spec = "kivi:k2,v2,g32" };
@@ -52,7 +52,7 @@ typedef struct model_layer_geometry {
     int window_len;       // gemma3: ARCH.attention.sliding_window on all layers but each 6th, or as
                           // ARCH.attention.sliding_window_pattern says; elsewhere 0: all rows
     float softmax_scale;  // ARCH.attention.scale (1 / sqrt(head_dim))
-    double rope_base;     // ARCH.rope.freq_base (10000); layers with a window: freq_base_swa (10000)
+    double rope_base;     // ARCH.rope.freq_base (10000); with a window: rope.freq_base_swa (10000)
     double rope_scale;    // of positions; 1 / ARCH.rope.scaling.factor (1); with a window: 1
 } model_layer_geometry;
 
@@ -127,7 +127,8 @@ typedef struct model_run {
     float* logits;          // of the last row [vocab_size], or of all rows; can be NULL
     bool logits_of_all;     // logits is [count, vocab_size]
     bool rows_through_cache;  // each row is appended and then attends through the cache, as in
-                              // decoding: slower; what an evaluation of the cache measures
+                              // decoding: slower; what an evaluation of the cache measures. Apart
+                              // from attention, rows are still multiplied in batches.
     // Called after each batch; true stops, unless it was the last. Can be NULL.
     bool (*progress)(void* user, int64_t done, int64_t count);
     void* user;
@@ -135,7 +136,7 @@ typedef struct model_run {
 
 // Runs tokens and appends their rows.
 // - After MODEL_FAILED the rows of the layers may differ in number: the session refuses everything
-//   until model_session_reset. Errors of arguments (an id outside the vocabulary) leave it as it was.
+//   until model_session_reset. An id outside the vocabulary leaves it as it was.
 int model_run_tokens(model_session* s, const model_run* run);
 
 // The same for a prompt: logits [vocab_size] of its last row, can be NULL.

@@ -1,15 +1,15 @@
-// model_attention.c -- attention of a stretch of rows: over the past in the cache and among themselves.
+// model_attention.c -- attention of a stretch of rows, over the past in the cache and themselves.
 //
 // One row, and rows that are to go through the cache one by one: append, then kvl_attend.
-// More rows: softmax is taken apart by keys. A part gives an output o (normalised) and the logarithm
-// lse of its sum; two parts join as
+// More rows: softmax is taken apart by keys. A part gives an output o (normalised) and the
+// logarithm lse of its sum; two parts join as
 //
 //     lse = log(exp(a.lse) + exp(b.lse)),   o = exp(a.lse - lse) a.o + exp(b.lse - lse) b.o,
 //
 // and the empty part is o = 0, lse = -inf. The first part is the past, the others are tiles of the
-// rows themselves, as floats: scores and weighted sums are products of matrices. The past comes from
-// kvl_attend for a few rows, and as tiles of restored rows for many: a restored row then serves
-// every query of the batch.
+// rows themselves, as floats: scores and weighted sums are products of matrices. The past comes
+// from kvl_attend for a few rows, and as tiles of restored rows for many: a restored row then
+// serves every query of the batch.
 
 #include "model_internal.h"
 
@@ -49,7 +49,7 @@ typedef struct attention_job {
     int num_slots;
 } attention_job;
 
-// Queries [row, row + num_rows) of one head against keys [key, key + num_keys): indices, not positions.
+// Queries [row, row + num_rows) of one head against keys [key, key + num_keys), by index.
 typedef struct attention_tile {
     int64_t head, row, num_rows, key, num_keys;
 } attention_tile;

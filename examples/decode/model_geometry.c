@@ -184,8 +184,8 @@ static bool read_rope_scale(const model* m, double* scale, const model_report* r
     return true;
 }
 
-// Whether a layer has the sliding window. The pattern is a period, whose last layer has none, or one
-// flag a layer. Gemma 3 has period 6.
+// Whether a layer has the sliding window. The pattern is a period, whose last layer has none, or
+// one flag a layer. Gemma 3 has period 6.
 static bool read_windowed(const model* m, int layer, bool* windowed, const model_report* report)
 {
     char key[128];

@@ -26,12 +26,14 @@ typedef struct model_family {
 } model_family;
 
 typedef struct model_layer {
-    matrix q, k, v, o;                                 // [rows, hidden_len]; o: [hidden_len, cols]
-    matrix gate, up, down;                             // [ffn_len, hidden_len]; down: [hidden_len, ffn_len]
-    const float *q_bias, *k_bias, *v_bias, *o_bias;      // [rows of its matrix]; NULL: none
-    const float *attention_norm, *ffn_norm;              // [hidden_len]
-    const float *q_norm, *k_norm;                        // [head_dim]; NULL: none
-    const float *post_attention_norm, *post_ffn_norm;    // [hidden_len]; NULL: none
+    matrix q, k, v;                                    // [heads * head_dim, hidden_len]
+    matrix o;                                          // [hidden_len, num_q_heads * head_dim_v]
+    matrix gate, up;                                   // [ffn_len, hidden_len]
+    matrix down;                                       // [hidden_len, ffn_len]
+    const float *q_bias, *k_bias, *v_bias, *o_bias;    // [rows of the matrix]; NULL: none
+    const float *attention_norm, *ffn_norm;            // [hidden_len]
+    const float *q_norm, *k_norm;                      // [head_dim]; NULL: none
+    const float *post_attention_norm, *post_ffn_norm;  // [hidden_len]; NULL: none
 } model_layer;
 
 typedef struct model_floats model_floats;  // a list of small tensors, as floats

@@ -24,7 +24,8 @@ typedef struct loader {
     char name[96];
 } loader;
 
-enum { TENSORS_OF_LAYER = 24, TENSORS_OUTSIDE = 8 };  // at least what load_layer and load_outside take
+// No fewer than load_layer and load_outside take.
+enum { TENSORS_OF_LAYER = 24, TENSORS_OUTSIDE = 8 };
 
 static const char* name_of(loader* l, const char* suffix)
 {

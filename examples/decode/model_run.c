@@ -205,6 +205,13 @@ static void run_ffn(model_session* s, row_job* job)
     for_rows(job, add_row);
 }
 
+static bool all_finite(const float* x, int n)
+{
+    int wrong = 0;
+    for (int i = 0; i < n; i++) { wrong |= !(fabsf(x[i]) <= FLT_MAX); }
+    return !wrong;
+}
+
 // logits [num_rows, vocab_size] of the last num_rows rows of a batch.
 static int run_output(model_session* s, row_job* job, int64_t num_rows, float* logits)
 {
@@ -216,9 +223,7 @@ static int run_output(model_session* s, row_job* job, int64_t num_rows, float* l
     project(s, output, 1, s->buffers.h + first * m->geometry.hidden_len, num_rows);
     for (int64_t row = 0; row < num_rows; row++) {
         const float* of_row = logits + row * m->geometry.vocab_size;
-        int wrong = 0;
-        for (int i = 0; i < m->geometry.vocab_size; i++) { wrong |= !(fabsf(of_row[i]) <= FLT_MAX); }
-        if (wrong) {
+        if (!all_finite(of_row, m->geometry.vocab_size)) {
             return model_session_fail(s, MODEL_FAILED, "the logits at position %lld are not "
                                       "finite: the model file is damaged, or a variant that is "
                                       "not supported", (long long)(s->length + first + row));

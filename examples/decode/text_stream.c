@@ -45,8 +45,8 @@ static size_t length_of(unsigned char c)
     return c >= 0xf0 && c <= 0xf4 ? 4 : 0;
 }
 
-// Whether c can stand at `index` of a character that begins with `first`: overlong forms, surrogates
-// and what lies beyond U+10FFFF are excluded by the second byte.
+// Whether c can stand at `index` of a character that begins with `first`: overlong forms,
+// surrogates and what lies beyond U+10FFFF are excluded by the second byte.
 static bool continues(unsigned char first, size_t index, unsigned char c)
 {
     unsigned char least = 0x80, most = 0xbf;

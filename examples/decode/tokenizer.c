@@ -910,7 +910,9 @@ static bool encode_word(encoder* e, const char* text, size_t bytes)
 static bool split_words(encoder* e, int level, const char* text, size_t bytes)
 {
     size_t done = 0;
-    if (level == e->tok->num_patterns) { return encode_word(e, text, bytes); }
+    if (level >= e->tok->num_patterns || level >= MAX_PATTERNS) {
+        return encode_word(e, text, bytes);
+    }
     for (size_t from = 0; from < bytes;) {
         const int found = pcre2_match(e->tok->patterns[level], (PCRE2_SPTR)text, bytes, from,
                                       PCRE2_NO_UTF_CHECK, e->match, NULL);

@@ -1,4 +1,4 @@
-# make_tiny_models.py -- writes the tiny models as GGUF files, and compares forward.py with llama.cpp.
+# make_tiny_models.py -- writes the tiny models as GGUF; compares forward.py with llama.cpp.
 #
 #     python3 tests/oracles/make_tiny_models.py FOLDER [--llama]
 #

@@ -82,7 +82,8 @@ def main():
                           type_k=llama_cpp.GGML_TYPE_F16, type_v=llama_cpp.GGML_TYPE_F16,
                           verbose=False)
     print(f"# llama_{model}.txt -- greedy decoding by llama.cpp: {NUM_STEPS} steps a prompt.")
-    print(f"# program: llama-cpp-python {llama_cpp.__version__}, n_ctx 512, 1 thread, f16 cache, CPU")
+    version = llama_cpp.__version__
+    print(f"# program: llama-cpp-python {version}, n_ctx 512, 1 thread, f16 cache, CPU")
     print(f"# model: {os.path.basename(path)}, SHA-256 {digest}")
     print(f"# command: python3 tests/oracles/record_llama.py {model} {os.path.basename(path)}")
     print("#   prompt NAME KIND HEX      text as it was split into tokens, hex of its bytes")

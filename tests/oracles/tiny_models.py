@@ -79,6 +79,6 @@ def tensors(arch):
         if m["qk_norm"]:
             layer += [("attn_q_norm.weight", (m["dim"],)), ("attn_k_norm.weight", (m["dim"],))]
         if m["gemma"]:
-            layer += [("post_attention_norm.weight", (HIDDEN,)), ("post_ffw_norm.weight", (HIDDEN,))]
+            layer += [("post_%s_norm.weight" % s, (HIDDEN,)) for s in ("attention", "ffw")]
         out += [("blk.%d.%s" % (i, name), shape) for name, shape in layer]
     return out

@@ -1,8 +1,8 @@
 // criterion.h -- the part of Criterion that the tests use, for builds with the thread sanitizer.
 //
-// Criterion maps memory where that sanitizer keeps its own and cannot start under it.  This stands in
-// for it: every test runs in a child process, one after the other, and the results are TAP.  Of
-// the options --filter=PATTERN is known, on suite/name; .timeout means ten times what it says.
+// Criterion maps memory where that sanitizer keeps its own and cannot start under it.  This stands
+// in for it: every test runs in a child process, one after the other, and the results are TAP.
+// Of the options, --filter=PATTERN is known, on suite/name; .timeout means ten times what it says.
 
 #ifndef CRITERION_STAND_IN_H
 #define CRITERION_STAND_IN_H

@@ -1,0 +1,55 @@
+// ptxsim.h -- what a test may ask the stand-in libcuda beyond the driver's own functions.
+//
+// Environment, read at cuInit:
+//     PTXSIM_ARCH      compute capability to report, as sm_90 or 9.0        (sm_90)
+//     PTXSIM_MEMORY    bytes of device memory, with k, m or g               (8g)
+//     PTXSIM_DEVICES   number of devices                                    (1)
+//     PTXSIM_THREADS   host threads that run CTAs                           (processors)
+//     PTXSIM_ACCEPT    images accepted: ptx, or any (a cubin's text is never run)   (ptx)
+//     PTXSIM_LOG       file that faults are appended to; - is stderr        (none)
+//     PTXSIM_LIMIT     warp instructions one CTA may run                    (2000000000)
+//     PTXSIM_LATE      1: stream work runs at the latest moment that is legal       (0)
+
+#ifndef PTXSIM_H
+#define PTXSIM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { PTXSIM_INTEGER, PTXSIM_FLOAT, PTXSIM_TENSOR, PTXSIM_MEMORY, PTXSIM_CONTROL, PTXSIM_CLASSES };
+
+// Of the last launch, or of all launches since ptxsim_reset.
+typedef struct ptxsim_stats {
+    uint64_t launches, ctas;
+    uint64_t warp_instructions[PTXSIM_CLASSES];
+    uint64_t lane_instructions[PTXSIM_CLASSES];
+    uint64_t global_load_sectors, global_load_bytes;    // 32-byte sectors; bytes the lanes asked for
+    uint64_t global_store_sectors, global_store_bytes;
+    uint64_t shared_accesses;       // warp instructions
+    uint64_t shared_conflicts;      // wavefronts beyond those that the bytes need
+    uint64_t barriers;              // arrivals of warps
+    uint64_t atomics;               // lanes
+} ptxsim_stats;
+
+void ptxsim_counters(ptxsim_stats* last);
+void ptxsim_totals(ptxsim_stats* all);
+
+// Copies the text of the last fault, "" if there was none.  Returns its length.
+size_t ptxsim_last_fault(char* text, size_t size);
+
+// Bytes and allocations of device memory that are not freed.
+size_t ptxsim_live_bytes(void);
+size_t ptxsim_live_allocations(void);
+
+// Forgets faults, contexts' errors and totals.  Memory, modules and streams stay.
+void ptxsim_reset(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

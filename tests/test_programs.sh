@@ -1,0 +1,191 @@
+#!/bin/sh
+# test_programs.sh -- decode, kvloom-bench and kvloom-cache as users meet them: bad input above all.
+#
+#     KVLOOM_TEST_BIN=build/bin sh tests/test_programs.sh
+#
+# Bad input must end with a status of 1 or 2 and one line on stderr that names the program and the
+# thing that is wrong; stdout stays empty.  Tests that decode need KVLOOM_TEST_MODEL_SMOLLM2 and are
+# skipped without it.  Prints TAP.  Needs lua5.4 for the shape of JSON.
+set -u
+
+bin=${KVLOOM_TEST_BIN:-build/bin}
+model=${KVLOOM_TEST_MODEL_SMOLLM2:-}
+lua=${KVLOOM_LUA:-lua5.4}
+work=$(mktemp -d "${TMPDIR:-/tmp}/kvloom-programs.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+KVLOOM_CACHE_DIR=$work/kernels
+export KVLOOM_CACHE_DIR
+
+cases=0
+failures=0
+
+ok() { cases=$((cases + 1)); echo "ok $cases - $1"; }
+
+not_ok() {
+    cases=$((cases + 1))
+    failures=$((failures + 1))
+    echo "not ok $cases - $1"
+    echo "  # $2"
+    head -n 5 "$work/err" | sed 's/^/  # stderr: /'
+    head -n 5 "$work/out" | sed 's/^/  # stdout: /'
+}
+
+skip() { cases=$((cases + 1)); echo "ok $cases - $1 # SKIP $2"; }
+
+# refuses NAME WORD PROGRAM ARGS: status 1 or 2, no stdout, one line "PROGRAM: ... WORD ...".
+refuses() {
+    name=$1 word=$2 program=$3
+    shift 3
+    status=0
+    timeout 60 "$bin/$program" "$@" >"$work/out" 2>"$work/err" </dev/null || status=$?
+    lines=$(wc -l <"$work/err")
+    if [ "$status" -ne 1 ] && [ "$status" -ne 2 ]; then
+        not_ok "$name" "status $status"
+    elif [ -s "$work/out" ]; then
+        not_ok "$name" "something on stdout"
+    elif [ "$lines" -ne 1 ]; then
+        not_ok "$name" "$lines lines on stderr"
+    elif ! grep -q "^$program: " "$work/err"; then
+        not_ok "$name" "the line does not begin with $program:"
+    elif ! grep -qi -e "$word" "$work/err"; then
+        not_ok "$name" "the line does not say '$word'"
+    else
+        ok "$name"
+    fi
+}
+
+# accepts NAME WORD PROGRAM ARGS: status 0 and WORD on stdout.
+accepts() {
+    name=$1 word=$2 program=$3
+    shift 3
+    status=0
+    timeout 300 "$bin/$program" "$@" >"$work/out" 2>"$work/err" </dev/null || status=$?
+    if [ "$status" -ne 0 ]; then
+        not_ok "$name" "status $status"
+    elif ! grep -q -e "$word" "$work/out"; then
+        not_ok "$name" "stdout does not say '$word'"
+    else
+        ok "$name"
+    fi
+}
+
+# json_holds FILE PATTERN...: each Lua pattern occurs, and brackets and quotes are balanced.
+json_holds() {
+    "$lua" - "$@" <<'LUA'
+local file = assert(io.open(arg[1]))
+local text = file:read("a")
+local bare = text:gsub('\\.', ""):gsub('"[^"]*"', '""')
+local function balanced(pair) return bare:match("^%s*%b" .. pair .. "%s*$") end
+local ok = balanced("{}") and not bare:find("[^%s%w%[%]{}:,.\"+-]") and not bare:find("nan")
+for i = 2, #arg do ok = ok and text:find(arg[i]) end
+for open, close in bare:gmatch("([%[{])%s*,()") do ok = false end
+os.exit(ok and true or false)
+LUA
+}
+
+# KVLOOM-BENCH
+
+small="--head-dim 64 --kv-heads 2 --q-heads 4 --rows 300 --seconds 0 --threads 1"
+refuses "bench: unknown option" "--no-such" kvloom-bench --no-such
+refuses "bench: word too many" "surplus" kvloom-bench surplus
+refuses "bench: option without value" "--rows" kvloom-bench --rows
+refuses "bench: rows no number" "12x" kvloom-bench --rows 12x
+refuses "bench: no rows" "--rows" kvloom-bench --rows ""
+refuses "bench: negative rows" "-5" kvloom-bench --rows -5
+refuses "bench: unknown target" "gpu" kvloom-bench --target gpu
+refuses "bench: seconds no number" "soon" kvloom-bench --seconds soon
+refuses "bench: unknown preset" "nosuch" kvloom-bench $small --cache nosuch
+refuses "bench: bits out of range" "k9" kvloom-bench $small --cache kivi:k9,v2
+refuses "bench: head dim out of range" "head_dim" kvloom-bench $small --head-dim 40
+refuses "bench: heads do not divide" "num_q_heads" kvloom-bench $small --q-heads 5
+refuses "bench: unwritable json" "no/such/folder" kvloom-bench $small --json no/such/folder/x.json
+refuses "bench: unwritable json beside startup" "no/such/folder" \
+    kvloom-bench --startup --json no/such/folder/x.json
+accepts "bench: help" "--cache SPEC" kvloom-bench --help
+accepts "bench: a table on the reference path" "q8_0" \
+    kvloom-bench $small --target reference --cache q8_0 --json "$work/bench.json"
+if json_holds "$work/bench.json" '"results"' '"cache":%s*"q8_0"' '"rows":%s*300' \
+    '"attend_ns":%s*%d' '"encode_ns":%s*%d' '"append_ns":%s*%d' '"gbps":%s*%d' \
+    '"ratio_f16":%s*%d' '"copy_gbps":%s*%d'; then
+    ok "bench: its JSON has every field"
+else
+    not_ok "bench: its JSON has every field" "$(head -c 300 "$work/bench.json" | tr '\n' ' ')"
+fi
+
+# KVLOOM-CACHE
+
+refuses "cache: unknown option" "no-such" kvloom-cache --no-such
+refuses "cache: no command" "command" kvloom-cache
+refuses "cache: unknown command" "polish" kvloom-cache polish
+refuses "cache: bad spec" "nosuch" kvloom-cache warm nosuch
+accepts "cache: list of an empty folder" "" kvloom-cache list
+accepts "cache: verify an empty folder" "" kvloom-cache verify
+if command -v "${KVLOOM_CC:-cc}" >/dev/null 2>&1; then
+    accepts "cache: warm" "" kvloom-cache warm kivi:k2,v2,g32
+    accepts "cache: list names what is warm" "ok" kvloom-cache list
+    accepts "cache: verify after warm" "" kvloom-cache verify
+    # Damage: the middle of the largest file is overwritten.
+    entry=$(find "$KVLOOM_CACHE_DIR" -type f -size +8k | head -n 1)
+    if [ -n "$entry" ]; then
+        printf 'damaged' | dd of="$entry" bs=1 seek=4096 conv=notrunc 2>/dev/null
+        status=0
+        "$bin/kvloom-cache" verify >"$work/out" 2>"$work/err" || status=$?
+        if [ "$status" -eq 1 ]; then ok "cache: verify finds damage"
+        else not_ok "cache: verify finds damage" "status $status"; fi
+        accepts "cache: prune removes damage" "" kvloom-cache prune
+        accepts "cache: verify after prune" "" kvloom-cache verify
+    else
+        not_ok "cache: verify finds damage" "no file in the folder"
+    fi
+    accepts "cache: clear" "" kvloom-cache clear
+fi
+
+# DECODE
+
+if [ ! -x "$bin/decode" ]; then
+    skip "decode" "it is not built"
+else
+    printf 'GGUF' >"$work/short.gguf"
+    printf 'no model at all, only text\n' >"$work/text.gguf"
+    refuses "decode: unknown option" "no-such" decode --no-such
+    refuses "decode: no model" "-m" decode -p hello
+    refuses "decode: missing model" "no/such.gguf" decode -m no/such.gguf -p hello
+    refuses "decode: a folder as model" "$work" decode -m "$work" -p hello
+    refuses "decode: four bytes" "short.gguf" decode -m "$work/short.gguf" -p hello
+    refuses "decode: no GGUF" "text.gguf" decode -m "$work/text.gguf" -p hello
+    accepts "decode: list of caches" "kivi" decode --list-caches
+    accepts "decode: help" "--cache" decode --help
+fi
+
+if [ -x "$bin/decode" ] && [ -n "$model" ]; then
+    head -c 5000000 "$model" >"$work/truncated.gguf"
+    refuses "decode: truncated model" "truncated.gguf" decode -m "$work/truncated.gguf" -p hello
+    refuses "decode: bad spec" "nosuch" decode -m "$model" -p hello -n 1 --cache nosuch
+    refuses "decode: spec that does not fit" "g48" decode -m "$model" -p hello -n 1 --cache kivi:g48
+    refuses "decode: context too small" "context" \
+        decode -m "$model" -p "one two three four five six seven eight" -n 1 -c 4
+    refuses "decode: prompt file missing" "no/such" decode -m "$model" -f no/such.txt -n 1
+    refuses "decode: unwritable json" "no/such" \
+        decode -m "$model" -p hello -n 1 --json no/such/folder/x.json
+    refuses "decode: temperature no number" "warm" decode -m "$model" -p hello --temp warm
+    refuses "decode: no thread" "-t" decode -m "$model" -p hello -n 1 -t -3
+    # The text alone on stdout: two runs give the same bytes, whatever stderr says.
+    run="-m $model -n 12 -c 256 --temp 0"
+    "$bin/decode" $run -p "The capital of France is" >"$work/plain" 2>"$work/err"
+    "$bin/decode" $run -p "The capital of France is" --verbose --json "$work/decode.json" \
+        >"$work/out" 2>"$work/err"
+    if [ -s "$work/out" ] && cmp -s "$work/plain" "$work/out" && grep -q Paris "$work/out"; then
+        ok "decode: stdout has the text alone"
+    else
+        not_ok "decode: stdout has the text alone" "verbose or --json changes it"
+    fi
+    if json_holds "$work/decode.json"; then ok "decode: JSON is whole"
+    else not_ok "decode: JSON is whole" "$(head -c 300 "$work/decode.json" | tr '\n' ' ')"; fi
+else
+    skip "decode: a real model" "KVLOOM_TEST_MODEL_SMOLLM2 is not set, or decode is not built"
+fi
+
+echo "1..$cases"
+[ "$failures" -eq 0 ]
