@@ -122,7 +122,8 @@ foreach(source IN LISTS kvloom_tests)
     endif()
 endforeach()
 
-# Scripts: the linter, its own test, tests/test_*.lua and test_*.sh, and the header under compilers, standards and link forms.
+# Scripts: the linter, its own test, tests/test_*.lua and test_*.sh, and the header under several
+# compilers, standards and link forms.
 add_test(NAME lint COMMAND "${KVLOOM_LUA}" tools/lint.lua WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
 kvloom_test_properties(lint lint)
 add_test(NAME lint_self COMMAND "${KVLOOM_LUA}" tests/lint_self.lua

@@ -85,7 +85,8 @@
 // is neutral in a merge.  Accumulation is float32.  Rows must be finite.  Rows enter a 16-bit
 // window first (rows=f16 by default): a value beyond the range of f16 is kept as the nearest finite
 // f16 (once said through the log; rows=bf16 has the range of float), and codes are computed from
-// rows as the window holds them.  A group of equal values is exact with meta=f16.
+// rows as the window holds them.  Outputs in f16 or bf16
+// saturate likewise.  A group of equal values is exact with meta=f16.
 //
 // MEMORY
 //

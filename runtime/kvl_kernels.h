@@ -297,9 +297,9 @@ KVL__FN int kvl__note_at(kvl_context* ctx, const char* name, kvl__hash config, k
     return 0;
 #else
     if (ctx->programs->generate != kvl__generate) return 0;
-    for (size_t i = 0; i < sizeof kvl__texts / sizeof kvl__texts[0]; ++i) {
-        config = kvl__hash_join_text(config, kvl__texts[i].path);
-        for (const char* const* line = kvl__texts[i].lines; *line; ++line)
+    for (size_t i = 0; kvl__text_at(i); ++i) {
+        config = kvl__hash_join_text(config, kvl__text_at(i)->path);
+        for (const char* const* line = kvl__text_at(i)->lines; *line; ++line)
             config = kvl__hash_join(config, *line, strlen(*line));
     }
     return kvl__entry_at(ctx, name, config, "id", entry);

@@ -341,7 +341,7 @@ KVL__FN void kvl__store_value(unsigned char* to, kvl_type type, int64_t i, float
         memcpy(to + 4 * i, &x, 4);
         return;
     }
-    const uint16_t h = type == KVL_F16 ? kvl__f32_to_f16(x) : kvl__f32_to_bf16(x);
+    const uint16_t h = type == KVL_F16 ? kvl__f32_to_f16_finite(x) : kvl__f32_to_bf16_finite(x);
     memcpy(to + 2 * i, &h, 2);
 }
 

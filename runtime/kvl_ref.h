@@ -154,7 +154,7 @@ KVL__FN kvl__grid kvl__fit_symmetric(const kvl__codec* c, float d, float most,
         const uint16_t scale = kvl__f32_to_f16(d);
         kvl__put_u16(scale_at, scale);
         g.scale = kvl__f16_to_f32(scale);
-        g.inverse = d != 0.0f ? 1.0f / d : 0.0f;
+        g.inverse = fabsf(d) > ldexpf(1.0f, -128) ? 1.0f / d : 0.0f;     // else infinite
     } else {
         int code = kvl__f32_to_e5m3(d);
         if (d > 0.0f && code == 0) code = 1;
@@ -241,7 +241,10 @@ KVL__FN int kvl__raw_code(const kvl__codec* c, float x)
 // One window row in the codec's basis.
 KVL__FN void kvl__load_row(const kvl__codec* c, const uint16_t* row, float* x)
 {
-    for (int32_t i = 0; i < c->head_dim; ++i) x[i] = kvl__row_to_f32(row[i], c->rows);
+    const float most = c->words[KVL__STAGE_TRANSFORM] == KVL__TRANSFORM_NONE ? FLT_MAX
+                                                                              : ldexpf(1.0f, 119);
+    for (int32_t i = 0; i < c->head_dim; ++i)
+        x[i] = kvl__clamp(kvl__row_to_f32(row[i], c->rows), -most, most);
     kvl__to_basis(c, x);
 }
 

@@ -126,8 +126,8 @@ if command -v "${KVLOOM_CC:-cc}" >/dev/null 2>&1; then
     accepts "cache: warm" "" kvloom-cache warm kivi:k2,v2,g32
     accepts "cache: list names what is warm" "ok" kvloom-cache list
     accepts "cache: verify after warm" "" kvloom-cache verify
-    # Damage: the middle of the largest file is overwritten.
-    entry=$(find "$KVLOOM_CACHE_DIR" -type f -size +8k | head -n 1)
+    # Damage: some bytes of a kernel are overwritten.
+    entry=$(find "$KVLOOM_CACHE_DIR" -type f -name '*.so' | head -n 1)
     if [ -n "$entry" ]; then
         printf 'damaged' | dd of="$entry" bs=1 seek=4096 conv=notrunc 2>/dev/null
         status=0

@@ -250,7 +250,7 @@ void test_restore(test_cache* c, kvl_seq seq, int64_t first, int64_t num, float*
 test_codes test_read_codes(test_cache* c, kvl_seq seq, int head, int is_value)
 {
     test_codes out;
-    kvl_seq_rows rows;
+    kvl_seq_rows rows = { 0, 0, 0, 0 };
     memset(&out, 0, sizeof out);
     test_ok(c->ctx, kvl_seq_get_rows(c->cache, 0, seq, &rows), "kvl_seq_get_rows");
     out.num = rows.quantized;

@@ -49,6 +49,13 @@ typedef struct kvl__text {
 ]]
 
 local tail = [[
+// Returns the i-th file; NULL past the last.
+__attribute__((unused))
+static const kvl__text* kvl__text_at(size_t i)
+{
+    return i < sizeof kvl__texts / sizeof kvl__texts[0] ? &kvl__texts[i] : NULL;
+}
+
 // Returns the lines of a file, ended by NULL; NULL if there is no such file.
 __attribute__((unused))
 static const char* const* kvl__text_find(const char* path)

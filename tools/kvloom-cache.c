@@ -90,13 +90,14 @@ static int parse(int argc, char** argv, options* o)
         { NULL, 0, NULL, 0 },
     };
     int* numbers[16] = { NULL };
+    opterr = 0;                     // usage() says it in one line
     numbers[MAX_MB] = &o->max_mb;
     numbers[HEAD_DIM] = &o->head_dim;
     numbers[HEAD_DIM_V] = &o->head_dim_v;
     numbers[Q_HEADS] = &o->q_heads;
     numbers[KV_HEADS] = &o->kv_heads;
     for (int at, c; at = 0, (c = getopt_long(argc, argv, "h", table, &at)) != -1;) {
-        if (c == '?') return usage("wrong option", NULL);
+        if (c == '?') return usage("unknown option, or one without its value", argv[optind - 1]);
         if (c == 'h') return fputs(help, stdout), 0;
         if (c == VERSION) return puts("kvloom-cache " KVLOOM_VERSION), 0;
         if (c == DIR_) o->dir = optarg;

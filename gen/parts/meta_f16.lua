@@ -8,6 +8,8 @@
 -- Symmetric levels store the scale alone, and their codes come from the scale before it is rounded:
 -- that is ggml's arithmetic, whose bytes q8_0 and q4_0 reproduce.  Whatever would leave the range
 -- of f16 is brought into it before any code is computed.
+-- A scale so small that its inverse is infinite has the inverse 0.  At 1 bit a range beyond 98256
+-- cannot be met within half a step: the scale stops at 65504.
 -- A group of equal values that are f16 numbers has scale 0 and is exact.
 
 return { stage = "meta", name = "f16", text = "scale and offset as f16",
@@ -30,4 +32,4 @@ grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;]],
          store_symmetric = [[
 scale = clamp(wanted, -65504.0f, 65504.0f);
 scale_code = f16_of_f32(scale);
-grid.inverse = scale != 0.0f ? 1.0f / scale : 0.0f;]] }
+grid.inverse = absolute(scale) > 0x1p-128f ? 1.0f / scale : 0.0f;]] }

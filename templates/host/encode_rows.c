@@ -7,6 +7,9 @@ INLINE void $(s "load_row")(const uint16_t* row, float* x)
 {
     for (int i = 0; i < $(s "dim"); i += lanes)
         store(x + i, $("load_" .. config.rows)((const unsigned char*)(row + i)));
+    //% if codec.piece > 0 and config.rows == "bf16" then
+    for (int i = 0; i < $(s "dim"); ++i) x[i] = clamp(x[i], -0x1p119f, 0x1p119f);
+    //% end
     $(s "transform")(x);
 }
 

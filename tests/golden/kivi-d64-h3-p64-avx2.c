@@ -6,12 +6,12 @@
 #line 1 "runtime/kvl_args.h"
 // kvl_args.h -- the interface between the runtime and its kernels, generated or not.
 //
-// This file is part of every generated program as well: an edit here changes the text of all of them,
-// and with it their keys on disk.  C99 that is also C++17.
+// This file is part of every generated program as well: an edit here changes the text of all of
+// them, and with it their keys on disk.  C99 that is also C++17.
 //
-// A kernel works on one KV head of one layer.  num_heads is the number of query heads that share it.
-// 16-bit rows are f16 or bf16, as the program was made for; `page` points at one side (keys or values)
-// of one KV head's part of a page.
+// A kernel works on one KV head of one layer.  num_heads is the number of query heads that share
+// it. 16-bit rows are f16 or bf16, as the program was made for; `page` points at one side (keys or
+// values) of one KV head's part of a page.
 
 #ifndef KVL_ARGS_H
 #define KVL_ARGS_H
@@ -66,7 +66,7 @@ typedef struct kvl__attend_args {
     int64_t                     end_row;      // first row of pages[0]
     float*                      o;            // [num_heads, head_dim_v] of the part, normalised; of
                                               // pages in the value codec's basis
-    float*                      lse;          // [num_heads]; -inf and o = 0 where nothing is visible
+    float*                      lse;          // [num_heads]; nothing visible: -inf and o = 0
     void*                       scratch;      // scratch_bytes of the program, one thread's
 } kvl__attend_args;
 
@@ -867,41 +867,42 @@ INLINE void k_load_row(const uint16_t* row, float* x)
 {
     for (int i = 0; i < k_dim; i += lanes)
         store(x + i, load_f16((const unsigned char*)(row + i)));
+#line 13 "templates/host/encode_rows.c"
     k_transform(x);
 }
 
-#line 81 "templates/host/encode_rows.c"
+#line 84 "templates/host/encode_rows.c"
 // Groups along tokens: group_size rows at once, each channel with its own statistics.
 static void k_encode_rows(const kvl__encode_args* a)
 {
     enum { group_size = 32 };
     for (int32_t r = 0; r < a->num_rows; r += group_size) {
         float rows[group_size][k_dim];
-#line 88 "templates/host/encode_rows.c"
+#line 91 "templates/host/encode_rows.c"
         float los[k_dim];
-#line 88 "templates/host/encode_rows.c"
+#line 91 "templates/host/encode_rows.c"
         float his[k_dim];
-#line 90 "templates/host/encode_rows.c"
+#line 93 "templates/host/encode_rows.c"
         for (int t = 0; t < group_size; ++t)
             k_load_row(a->rows + (r + t) * a->row_stride, rows[t]);
         for (int i = 0; i < k_dim; ++i) {
             const float x = rows[0][i];
-#line 95 "templates/host/encode_rows.c"
+#line 98 "templates/host/encode_rows.c"
             los[i] = x;
-#line 95 "templates/host/encode_rows.c"
+#line 98 "templates/host/encode_rows.c"
             his[i] = x;
-#line 97 "templates/host/encode_rows.c"
+#line 100 "templates/host/encode_rows.c"
         }
         for (int t = 1; t < group_size; ++t) {
             for (int i = 0; i < k_dim; ++i) {
                 const float x = rows[t][i];
-#line 102 "templates/host/encode_rows.c"
+#line 105 "templates/host/encode_rows.c"
                 const float lo = los[i];
                 los[i] = x < lo ? x : lo;
-#line 102 "templates/host/encode_rows.c"
+#line 105 "templates/host/encode_rows.c"
                 const float hi = his[i];
                 his[i] = x > hi ? x : hi;
-#line 105 "templates/host/encode_rows.c"
+#line 108 "templates/host/encode_rows.c"
             }
         }
         float offset[k_dim], inverse[k_dim];
@@ -1424,14 +1425,15 @@ INLINE void v_load_row(const uint16_t* row, float* x)
 {
     for (int i = 0; i < v_dim; i += lanes)
         store(x + i, load_f16((const unsigned char*)(row + i)));
+#line 13 "templates/host/encode_rows.c"
     v_transform(x);
 }
 
-#line 31 "templates/host/encode_rows.c"
+#line 34 "templates/host/encode_rows.c"
 // Groups along the channels of a row.
 static void v_encode_rows(const kvl__encode_args* a)
 {
-#line 35 "templates/host/encode_rows.c"
+#line 38 "templates/host/encode_rows.c"
     enum { group_size = 32, step = 16 };
     for (int32_t r = 0; r < a->num_rows; ++r) {
         const int row = a->first_row + r;
@@ -1440,45 +1442,45 @@ static void v_encode_rows(const kvl__encode_args* a)
         v_load_row(a->rows + r * a->row_stride, x);
         for (int first = 0; first < v_dim; first += group_size) {
             const float* of = x + first;
-#line 44 "templates/host/encode_rows.c"
+#line 47 "templates/host/encode_rows.c"
             float los[step];
-#line 44 "templates/host/encode_rows.c"
+#line 47 "templates/host/encode_rows.c"
             float his[step];
-#line 46 "templates/host/encode_rows.c"
+#line 49 "templates/host/encode_rows.c"
             // Every step-th value has its own statistics; what they come to is order-free.
             for (int j = 0; j < step; ++j) {
                 const float x = of[j];
-#line 50 "templates/host/encode_rows.c"
+#line 53 "templates/host/encode_rows.c"
                 los[j] = x;
-#line 50 "templates/host/encode_rows.c"
+#line 53 "templates/host/encode_rows.c"
                 his[j] = x;
-#line 52 "templates/host/encode_rows.c"
+#line 55 "templates/host/encode_rows.c"
             }
             for (int i = step; i < group_size; i += step) {
                 for (int j = 0; j < step; ++j) {
                     const float x = of[i + j];
-#line 57 "templates/host/encode_rows.c"
+#line 60 "templates/host/encode_rows.c"
                     const float lo = los[j];
                     los[j] = x < lo ? x : lo;
-#line 57 "templates/host/encode_rows.c"
+#line 60 "templates/host/encode_rows.c"
                     const float hi = his[j];
                     his[j] = x > hi ? x : hi;
-#line 60 "templates/host/encode_rows.c"
+#line 63 "templates/host/encode_rows.c"
                 }
             }
-#line 63 "templates/host/encode_rows.c"
+#line 66 "templates/host/encode_rows.c"
             float lo = los[0];
             for (int j = 1; j < step; ++j) {
                 const float x = los[j];
                 lo = x < lo ? x : lo;
             }
-#line 63 "templates/host/encode_rows.c"
+#line 66 "templates/host/encode_rows.c"
             float hi = his[0];
             for (int j = 1; j < step; ++j) {
                 const float x = his[j];
                 hi = x > hi ? x : hi;
             }
-#line 69 "templates/host/encode_rows.c"
+#line 72 "templates/host/encode_rows.c"
             const int group = v_group(row, first);
             const v_grid grid = v_store_grid(a->page, group, lo, hi);
             for (int i = first; i < first + group_size; ++i) {

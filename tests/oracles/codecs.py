@@ -173,7 +173,8 @@ def encode_group(x, side):
     d, top = fit_symmetric(x, bits, side["fit"])
     scale, from_scale = store_symmetric(d, top, bits, side["meta"])
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        inverse = F32(1) / from_scale if from_scale != 0 else F32(0)
+        inverse = F32(1) / from_scale
+        inverse = inverse if np.isfinite(inverse) else F32(0)
         codes = round_codes(x * inverse, bits, side["round"], zero_point)
     return codes, scale, -scale * F32(zero_point) + F32(0)
 
@@ -184,7 +185,7 @@ def encode(rows, side):
     """rows [n, d] as the window holds them -> dict of codes [n, d], scales, offsets."""
     x = np.asarray(rows, F32)
     if side["transform"]:
-        x = hadamard(x, side["transform"])
+        x = hadamard(np.clip(x, F32(-2.0**119), F32(2.0**119)), side["transform"])
     if side["levels"] == "f16":
         return {"codes": to_f16(x).view(np.uint16), "scales": None, "offsets": None}
     if side["levels"] == "bf16":

@@ -111,6 +111,7 @@ typedef struct function {
     uint32_t   local_bytes;
     uint32_t   max_threads, required_threads;
     // After decoding
+    uint32_t         shared_bytes;          // static, from SHARED_FIRST
     struct insn*     code;
     uint32_t         first_word, num_words; // of the register file
     uint32_t         first_id, num_ids;
@@ -135,8 +136,8 @@ typedef struct module {
     int        num_functions, max_functions;
     char**     files;                       // by .file number
     int        num_files;
-    uint32_t   shared_bytes;                // static, after decoding
-    uint32_t   dynamic_at;                  // first byte of extern shared
+    uint32_t   shared_bytes;                // of variables outside entries
+    uint32_t   dynamic_at;                  // first byte of extern shared; 0: there is none
     struct insn* code;                      // of all functions
     uint32_t   num_code;
     uint32_t   num_words, num_ids, num_preds, local_bytes;
