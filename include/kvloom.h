@@ -387,7 +387,7 @@ KVL_API kvl_status kvl_describe(const kvl_cache* cache, char* text, size_t size,
 
 // What one layer's spec came to.
 typedef struct kvl_layer_info {
-    char   spec[192];                 // canonical: parses to the same cache
+    char   spec[384];                 // canonical: parses to the same cache
     double k_bits, v_bits;            // a value in pages: codes and metadata
     int    sink_len, recent_len, chunk_len, page_size;
     int    uses_generated;            // 1: generated kernels; 0: reference

@@ -25,7 +25,7 @@ typedef struct kvl__config {
     int32_t    sink_len, recent_len, chunk_len, page_size;
 } kvl__config;
 
-enum { KVL__SPEC_BYTES = 384, KVL__WORD_BYTES = 64 };
+enum { KVL__SPEC_BYTES = sizeof(((kvl_layer_info*)0)->spec), KVL__WORD_BYTES = 64 };
 
 typedef struct kvl__parse {
     kvl_context* ctx;

@@ -121,14 +121,24 @@ int model_session_create(const model* m, const model_session_desc* desc, model_s
                          char* message, size_t message_bytes);
 void model_session_free(model_session* s);  // can be NULL
 
+// How rows are multiplied by matrices.
+enum {
+    MODEL_PRODUCTS_AUTO = 0,  // few rows: rounded to 8 bits, by the quantized weights; many: floats
+    MODEL_PRODUCTS_FLOAT,     // floats, through BLAS, however many rows
+    MODEL_PRODUCTS_BY_ROW     // floats, each row by itself in one fixed order: rows in one batch and
+                              // rows one by one give the same bits. Slow: for tests
+};
+
 typedef struct model_run {
     const int32_t* ids;     // [count]
     int64_t count;
     float* logits;          // of the last row [vocab_size], or of all rows; can be NULL
     bool logits_of_all;     // logits is [count, vocab_size]
-    bool rows_through_cache;  // each row is appended and then attends through the cache, as in
-                              // decoding: slower; what an evaluation of the cache measures. Apart
-                              // from attention, rows are still multiplied in batches.
+    float* hidden;          // [count, hidden_len] for model_output_logits; can be NULL
+    bool rows_through_cache;  // each row attends to the cache as it is when that row is its newest,
+                              // as in decoding: slower; what an evaluation of the cache measures.
+                              // Apart from attention, rows are still multiplied in batches.
+    int products;           // MODEL_PRODUCTS_AUTO ...
     // Called after each batch; true stops, unless it was the last. Can be NULL.
     bool (*progress)(void* user, int64_t done, int64_t count);
     void* user;
@@ -144,6 +154,15 @@ int model_prefill(model_session* s, const int32_t* ids, int64_t count, float* lo
 
 // Runs one token as decoding does. logits [vocab_size], can be NULL.
 int model_step(model_session* s, int32_t id, float* logits);
+
+// The logits [num_rows, vocab_size] of rows of model_run.hidden: what model_run.logits gets, for
+// programs that cannot hold those of all rows at once. products: as in model_run.
+int model_output_logits(model_session* s, const float* hidden, int64_t num_rows, int products,
+                        float* logits);
+
+// Lengthens the sequence to num_rows by appending its rows over again, as the cache holds them: for
+// measurements of speed at a length that nobody wants to wait for. The sequence must not be empty.
+int model_session_repeat(model_session* s, int64_t num_rows);
 
 // Empties the session.
 int model_session_reset(model_session* s);

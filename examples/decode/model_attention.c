@@ -1,6 +1,7 @@
 // model_attention.c -- attention of a stretch of rows, over the past in the cache and themselves.
 //
-// One row, and rows that are to go through the cache one by one: append, then kvl_attend.
+// One row, and rows that are to go through the cache one by one: append, then kvl_attend. Rows
+// between which the cache encodes nothing that one of them sees are appended and attend together.
 // More rows: softmax is taken apart by keys. A part gives an output o (normalised) and the
 // logarithm lse of its sum; two parts join as
 //
@@ -220,16 +221,39 @@ static int attend_batch(model_session* s, int layer, int64_t num_rows)
     return MODEL_OK;
 }
 
+// How many rows from position `first` on, at most `most`, see the cache alike whether they are
+// appended one by one or together: those between two completed chunks. Where every row is encoded
+// at once, a row sees all rows before it encoded either way.
+static int64_t count_alike(const model_windows* w, int64_t first, int64_t most)
+{
+    if (w->chunk_len == 1 && w->recent_len == 0) { return most; }
+    const int64_t past_windows = first + 1 - w->sink_len - w->recent_len;
+    const int64_t chunks = past_windows > 0 ? past_windows / w->chunk_len : 0;
+    const int64_t next = w->sink_len + w->recent_len + (chunks + 1) * w->chunk_len;
+    const int64_t alike = next - 1 - first;
+    return alike < most ? alike : most;
+}
+
+static int attend_through_cache(model_session* s, const model_span* span)
+{
+    int64_t row = 0;
+    while (row < span->num_rows) {
+        const int64_t position = s->length + row;
+        const int64_t num =
+            count_alike(&s->windows[span->layer], position, span->num_rows - row);
+        if (append_rows(s, span->layer, row, num) != KVL_OK ||
+            attend_rows(s, span->layer, row, num, NULL) != KVL_OK) {
+            return cache_failed(s, span->layer);
+        }
+        row += num;
+    }
+    return MODEL_OK;
+}
+
 int model_attend(model_session* s, const model_span* span)
 {
     if (span->num_rows > 1 && !span->rows_through_cache) {
         return attend_batch(s, span->layer, span->num_rows);
     }
-    for (int64_t row = 0; row < span->num_rows; row++) {
-        if (append_rows(s, span->layer, row, 1) != KVL_OK ||
-            attend_rows(s, span->layer, row, 1, NULL) != KVL_OK) {
-            return cache_failed(s, span->layer);
-        }
-    }
-    return MODEL_OK;
+    return attend_through_cache(s, span);
 }

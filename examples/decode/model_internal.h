@@ -92,13 +92,20 @@ enum {
     MODEL_PAST_ROWS = 1024
 };
 
+// What decides which rows of a layer are quantized when it has n of them; see kvloom.h, WORDS.
+typedef struct model_windows {
+    int64_t sink_len, recent_len, chunk_len;
+} model_windows;
+
 struct model_session {
     const model* m;
+    model_windows* windows;  // [num_layers]
     kvl_context* ctx;
     kvl_cache* cache;
     kvl_seq seq;
     int64_t length, context_len;
     int batch_len, num_threads;
+    int products;        // of the run in progress: MODEL_PRODUCTS_AUTO ...
     bool broken;         // a failure has left layers with different numbers of rows
     void (*on_rows)(void* user, const model_rows* rows);
     void* user;
@@ -106,6 +113,17 @@ struct model_session {
     model_buffers buffers;
     char message[512];
 };
+
+// Matrices that share their input, by rows in one fixed order: MODEL_PRODUCTS_BY_ROW.
+typedef struct model_product_rows {
+    const matrix_product* products;  // [count]
+    int count;
+    const float* x;                  // [num_rows, cols]
+    int64_t num_rows;
+} model_product_rows;
+
+// model_product.c
+void model_multiply_by_row(model_session* s, const model_product_rows* rows);
 
 // Writes the session's message; returns status.
 int model_session_fail(model_session* s, int status, const char* format, ...) MODEL_LIKE_PRINTF(3);

@@ -7,7 +7,7 @@
 //     logits = W_output norm(x)
 //
 // In brackets: what some families do. One row and a few use the quantized weights (matrix_vectors),
-// more rows BLAS (matrix_multiply). Work on rows is spread over the threads by the row.
+// more rows BLAS (matrix_multiply); model_run.products can ask otherwise. Work on rows is spread over the threads by the row.
 
 #include "model_internal.h"
 
@@ -51,7 +51,12 @@ static void for_rows(row_job* job, void (*run)(const row_job* job, int64_t row))
 static void project(model_session* s, const matrix_product* products, int count, const float* x,
                     int64_t num_rows)
 {
-    if (num_rows <= MATRIX_MAX_BATCH) {
+    if (s->products == MODEL_PRODUCTS_BY_ROW) {
+        const model_product_rows rows = { products, count, x, num_rows };
+        model_multiply_by_row(s, &rows);
+        return;
+    }
+    if (s->products == MODEL_PRODUCTS_AUTO && num_rows <= MATRIX_MAX_BATCH) {
         const matrix_input input = { x, num_rows, s->buffers.scratch };
         matrix_vectors(&s->pool, products, count, &input);
         return;
@@ -212,27 +217,52 @@ static bool all_finite(const float* x, int n)
     return !wrong;
 }
 
-// logits [num_rows, vocab_size] of the last num_rows rows of a batch.
-static int run_output(model_session* s, row_job* job, int64_t num_rows, float* logits)
+// logits [num_rows, vocab_size] of rows of h; `position` of the first, for the message.
+static int output_logits(model_session* s, const float* h, int64_t num_rows, int64_t position,
+                         float* logits)
 {
     const model* m = s->m;
-    const int64_t first = job->num_rows - num_rows;
-    job->norm = m->output_norm;
-    for_rows(job, norm_row);
     const matrix_product output[] = { { &m->output, logits } };
-    project(s, output, 1, s->buffers.h + first * m->geometry.hidden_len, num_rows);
+    project(s, output, 1, h, num_rows);
     for (int64_t row = 0; row < num_rows; row++) {
         const float* of_row = logits + row * m->geometry.vocab_size;
         if (!all_finite(of_row, m->geometry.vocab_size)) {
             return model_session_fail(s, MODEL_FAILED, "the logits at position %lld are not "
                                       "finite: the model file is damaged, or a variant that is "
-                                      "not supported", (long long)(s->length + first + row));
+                                      "not supported", (long long)(position + row));
         }
     }
     return MODEL_OK;
 }
 
-// One batch: ids [num_rows]; the last num_logits rows give logits.
+int model_output_logits(model_session* s, const float* hidden, int64_t num_rows, int products,
+                        float* logits)
+{
+    s->products = products;
+    return output_logits(s, hidden, num_rows, 0, logits);
+}
+
+// What a run asks for of the last layer's rows. first: of the batch, in the run.
+static int run_output(model_session* s, row_job* job, const model_run* run, int64_t first)
+{
+    const model_geometry* g = &s->m->geometry;
+    const bool is_last = first + job->num_rows == run->count;
+    const bool wants_logits = run->logits != NULL && (run->logits_of_all || is_last);
+    if (!wants_logits && run->hidden == NULL) { return MODEL_OK; }
+    job->norm = s->m->output_norm;
+    for_rows(job, norm_row);
+    if (run->hidden != NULL) {
+        memcpy(run->hidden + first * g->hidden_len, s->buffers.h,
+               (size_t)(job->num_rows * g->hidden_len) * sizeof(float));
+    }
+    if (!wants_logits) { return MODEL_OK; }
+    const int64_t skipped = run->logits_of_all ? 0 : job->num_rows - 1;
+    float* logits = run->logits_of_all ? run->logits + first * g->vocab_size : run->logits;
+    return output_logits(s, s->buffers.h + skipped * g->hidden_len, job->num_rows - skipped,
+                         s->length + skipped, logits);
+}
+
+// One batch: tokens [first, first + num_rows) of the run.
 static int run_batch(model_session* s, const model_run* run, int64_t first, int64_t num_rows)
 {
     const int num_layers = s->m->geometry.num_layers;
@@ -246,14 +276,7 @@ static int run_batch(model_session* s, const model_run* run, int64_t first, int6
         status = run_attention(s, &job, &span);
         if (status == MODEL_OK) { run_ffn(s, &job); }
     }
-    if (status == MODEL_OK && run->logits != NULL) {
-        if (run->logits_of_all) {
-            status = run_output(s, &job, num_rows,
-                                run->logits + first * s->m->geometry.vocab_size);
-        } else if (first + num_rows == run->count) {
-            status = run_output(s, &job, 1, run->logits);
-        }
-    }
+    if (status == MODEL_OK) { status = run_output(s, &job, run, first); }
     if (status == MODEL_OK) { s->length += num_rows; }
     s->broken = status != MODEL_OK;
     return status;
@@ -277,6 +300,7 @@ int model_run_tokens(model_session* s, const model_run* run)
                                   "room for %lld more", (long long)s->context_len,
                                   (long long)s->length, (long long)run->count);
     }
+    s->products = run->products;
     for (int64_t first = 0; first < run->count; first += s->batch_len) {
         const int64_t left = run->count - first;
         const int64_t num_rows = left < s->batch_len ? left : s->batch_len;

@@ -123,17 +123,34 @@ static void run_on_context(void* user, int64_t n, void (*body)(void* arg, int64_
     kvl_parallel_for(user, n, body, arg);
 }
 
+static bool read_windows(model_session* s)
+{
+    bool ok = true;
+    for (int layer = 0; ok && layer < s->m->geometry.num_layers; layer++) {
+        kvl_layer_info info;
+        ok = kvl_cache_layer_info(s->cache, layer, &info) == KVL_OK;
+        if (ok) {
+            s->windows[layer] = (model_windows){ info.sink_len, info.recent_len, info.chunk_len };
+        }
+    }
+    return ok;
+}
+
 static bool create_cache(model_session* s, const model_session_desc* desc,
                          const model_report* report)
 {
     const int num_layers = s->m->geometry.num_layers;
     kvl_layer_desc* layers = calloc((size_t)num_layers, sizeof *layers);
-    if (layers == NULL) { return model_fail(report, "out of memory"); }
+    s->windows = calloc((size_t)num_layers, sizeof *s->windows);
+    if (layers == NULL || s->windows == NULL) {
+        free(layers);
+        return model_fail(report, "out of memory");
+    }
     model_describe_layers(s->m, desc->specs, layers);
     kvl_cache_desc cache = { .num_layers = num_layers, .layers = layers, .spec = desc->spec };
     cache.max_bytes = desc->max_bytes;
     const bool ok = kvl_cache_create(s->ctx, &cache, &s->cache) == KVL_OK &&
-                    kvl_seq_create(s->cache, &s->seq) == KVL_OK;
+                    kvl_seq_create(s->cache, &s->seq) == KVL_OK && read_windows(s);
     free(layers);
     return ok || model_fail(report, "%s", kvl_context_message(s->ctx));
 }
@@ -174,6 +191,7 @@ void model_session_free(model_session* s)
     kvl_cache_free(s->cache);
     free(s->buffers.all);
     free(s->buffers.scratch);
+    free(s->windows);
     free(s);
 }
 
@@ -191,6 +209,46 @@ int model_session_reset(model_session* s)
     }
     s->seq = fresh;
     s->broken = false;
+    return MODEL_OK;
+}
+
+// Appends rows [from, from + num) of one layer again; they lie in the buffer of the past.
+static kvl_status repeat_rows(model_session* s, int layer, int64_t from, int64_t num)
+{
+    const model_layer_geometry* g = &s->m->layer_geometry[layer];
+    const int32_t count = (int32_t)num;
+    const kvl_rows k = { .data = s->buffers.past };
+    const kvl_rows v = { .data = s->buffers.past + num * g->num_kv_heads * g->head_dim };
+    const kvl_status status = kvl_restore(s->cache, layer, s->seq, from, num, &k, &v);
+    if (status != KVL_OK) { return status; }
+    kvl_append_desc append = { .layer = layer, .num_seqs = 1, .seqs = &s->seq };
+    append.num_rows = &count;
+    append.k.data = k.data;
+    append.v.data = v.data;
+    return kvl_append(s->cache, &append);
+}
+
+int model_session_repeat(model_session* s, int64_t num_rows)
+{
+    if (s->broken || s->length < 1 || num_rows < s->length || num_rows > s->context_len) {
+        return model_session_fail(s, MODEL_FAILED, "repeat to %lld rows: must be from the %lld that "
+                                  "there are, at least 1, to the context of %lld",
+                                  (long long)num_rows, (long long)s->length,
+                                  (long long)s->context_len);
+    }
+    const int64_t period = s->length < MODEL_PAST_ROWS ? s->length : MODEL_PAST_ROWS;
+    while (s->length < num_rows) {
+        const int64_t left = num_rows - s->length;
+        const int64_t num = left < period ? left : period;
+        for (int layer = 0; layer < s->m->geometry.num_layers; layer++) {
+            if (repeat_rows(s, layer, 0, num) != KVL_OK) {
+                s->broken = true;
+                return model_session_fail(s, MODEL_FAILED, "layer %d: %s", layer,
+                                          kvl_context_message(s->ctx));
+            }
+        }
+        s->length += num;
+    }
     return MODEL_OK;
 }
 
