@@ -191,17 +191,22 @@ KVL__FN uint16_t kvl__f32_to_bf16(float x)
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 
-// Finite in, finite out: the nearest finite value of the type.
+// Finite in, finite out: the nearest finite value of the type.  Without branches, so that a loop
+// over a row becomes vectors.
 KVL__FN uint16_t kvl__f32_to_f16_finite(float x)
 {
-    const uint16_t h = kvl__f32_to_f16(x);
-    return (h & 0x7fffu) == 0x7c00u ? (uint16_t)(h - 1) : h;
+    const uint32_t u = kvl__bits_of(x), a = u & 0x7fffffffu;
+    const uint32_t top = a < 0x477fe000u ? a : 0x477fe000u;            // 65504
+    const uint32_t normal = (top + 0xfffu + (top >> 13 & 1u) - 0x38000000u) >> 13;
+    const uint32_t tiny = kvl__bits_of(kvl__float_of(top) + 0.5f) - 0x3f000000u;   // units of 2^-24
+    return (uint16_t)((u >> 16 & 0x8000u) | (top < 0x38800000u ? tiny : normal));
 }
 
 KVL__FN uint16_t kvl__f32_to_bf16_finite(float x)
 {
-    const uint16_t h = kvl__f32_to_bf16(x);
-    return (h & 0x7fffu) == 0x7f80u ? (uint16_t)(h - 1) : h;
+    const uint32_t u = kvl__bits_of(x), a = u & 0x7fffffffu;
+    const uint32_t top = a < 0x7f7f0000u ? a : 0x7f7f0000u;
+    return (uint16_t)((u >> 16 & 0x8000u) | (top + 0x7fffu + (top >> 16 & 1u)) >> 16);
 }
 
 KVL__FN int64_t kvl__min_i64(int64_t a, int64_t b) { return a < b ? a : b; }

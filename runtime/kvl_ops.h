@@ -362,15 +362,39 @@ typedef struct kvl__append_job {
     int              saturated;            // atomic
 } kvl__append_job;
 
+// The greatest magnitude of a row as bits, which order as magnitudes do: a loop without branches.
+KVL__FN uint32_t kvl__row_most(const unsigned char* row, kvl_type type, int dim)
+{
+    uint32_t most = 0;
+    if (type == KVL_F32) {
+        for (int i = 0; i < dim; ++i) {
+            uint32_t u;
+            memcpy(&u, row + 4 * i, 4);
+            u &= 0x7fffffffu;
+            most = u > most ? u : most;
+        }
+        return most;
+    }
+    for (int i = 0; i < dim; ++i) {
+        uint16_t h;
+        memcpy(&h, row + 2 * i, 2);
+        h &= 0x7fffu;
+        most = h > most ? h : most;
+    }
+    return most;
+}
+
 // The first channel of a row that is not finite, or -1; notes values beyond the window's range.
 KVL__FN int kvl__row_check(const unsigned char* row, kvl_type type, int dim, int bf16, int* beyond)
 {
-    for (int i = 0; i < dim; ++i) {
-        const float x = kvl__load_value(row, type, i);
-        if (!kvl__is_finite(x)) return i;
-        if (!bf16 && fabsf(x) >= 65520.0f) *beyond = 1;
-    }
-    return -1;
+    const uint32_t infinity = type == KVL_F32 ? 0x7f800000u : type == KVL_F16 ? 0x7c00u : 0x7f80u;
+    const uint32_t too_large = type == KVL_F32 ? 0x477ff000u : 0x4780u;          // 65520, 65536
+    const uint32_t most = kvl__row_most(row, type, dim);
+    if (type != KVL_F16 && !bf16 && most >= too_large) *beyond = 1;
+    if (most < infinity) return -1;
+    int i = 0;
+    while (kvl__is_finite(kvl__load_value(row, type, i))) ++i;
+    return i;
 }
 
 // Item i: sequence i / num_kv_heads, head i % num_kv_heads.
@@ -427,6 +451,14 @@ KVL__FN void kvl__store_window_row(const kvl__codec* c, const kvl__view* v, int6
     const unsigned char* from = v->data + row * v->row_bytes + head * v->head_bytes;
     if (v->type == (c->rows ? KVL_BF16 : KVL_F16)) {
         memcpy(to, from, 2 * (size_t)c->head_dim);
+        return;
+    }
+    if (v->type == KVL_F32 && !c->rows) {
+        for (int i = 0; i < c->head_dim; ++i) {
+            float x;
+            memcpy(&x, from + 4 * i, 4);
+            to[i] = kvl__f32_to_f16_finite(x);
+        }
         return;
     }
     for (int i = 0; i < c->head_dim; ++i) {
