@@ -3,13 +3,14 @@
 #
 #     sh tools/demo.sh [SPEC]
 #
-# Installs what is missing, builds build/bin/decode, fetches SmolLM2-135M once, and decodes greedily
-# twice.  SPEC is the second run's cache, kivi:k2,v2,g32,sink=4,recent=128 if none is given.
+# Installs what is missing, builds build/bin/decode, fetches SmolLM2-135M once, decodes greedily
+# twice.  SPEC is the second run's cache, kivi:k2,v2,g32,sink=4,recent=128 if none is given.  Then it
+# follows the first text with the second cache, to count the tokens at which both choose the same.
 set -eu
 
 cd "$(dirname "$0")/.."
 case ${1:-} in
---help | -h) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
+--help | -h) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
 spec=${1:-kivi:k2,v2,g32,sink=4,recent=128}
 jobs=$(nproc 2>/dev/null || echo 2)
@@ -45,18 +46,22 @@ own words, how a river changes on its way from the hills to the sea, and why peo
 its banks."
 prompt=$(printf '%s' "$prompt" | tr '\n' ' ')
 
-# decode_with SPEC FILE: the text goes to the terminal, the figures to the file.
+# decode_with SPEC FILE OPTIONS: the text goes to stdout, the figures to the file.
 decode_with() {
-    printf '\n---- %s\n\n' "$1"
-    if ! build/bin/decode -m "$model" -p "$prompt" --chat -n 200 -c 1024 -t "$jobs" --temp 0 \
-        --cache "$1" --json "$2" 2>"$work/messages"; then
+    decode_spec=$1 decode_json=$2
+    shift 2
+    if ! build/bin/decode -m "$model" -p "$prompt" --chat -n 300 -c 1024 -t "$jobs" --temp 0 \
+        --cache "$decode_spec" --json "$decode_json" "$@" 2>"$work/messages"; then
         cat "$work/messages" >&2
         echo "demo.sh: decode failed" >&2
         exit 1
     fi
-    echo
 }
 
+printf '\n---- f16\n\n'
 decode_with f16 "$work/plain.json"
+printf '\n\n---- %s\n\n' "$spec"
 decode_with "$spec" "$work/packed.json"
-lua5.4 tools/demo_table.lua "$work/plain.json" "$work/packed.json"
+printf '\n\n'
+decode_with "$spec" "$work/followed.json" --follow "$work/plain.json" >/dev/null
+lua5.4 tools/demo_table.lua "$work/plain.json" "$work/packed.json" "$work/followed.json"

@@ -24,6 +24,7 @@ enum {
     OPTION_CACHE,
     OPTION_TARGET,
     OPTION_JSON,
+    OPTION_FOLLOW,
     OPTION_LIST_CACHES,
     OPTION_VERBOSE,
     OPTION_VERSION
@@ -47,6 +48,7 @@ static const struct option long_options[] = {
     { "cache", required_argument, NULL, OPTION_CACHE },
     { "target", required_argument, NULL, OPTION_TARGET },
     { "json", required_argument, NULL, OPTION_JSON },
+    { "follow", required_argument, NULL, OPTION_FOLLOW },
     { "list-caches", no_argument, NULL, OPTION_LIST_CACHES },
     { "verbose", no_argument, NULL, OPTION_VERBOSE },
     { "help", no_argument, NULL, 'h' },
@@ -81,6 +83,8 @@ static const char* const help[] = {
     "      --list-caches        prints what specs are made of\n"
     "      --target NAME        auto, reference or host (auto)\n"
     "      --json FILE          writes the text and the statistics\n"
+    "      --follow FILE        instead of choosing tokens, takes those of the run that wrote FILE\n"
+    "                           (--json), and says how often this cache's best token is the same\n"
     "      --verbose            describes the cache, and prints log messages\n"
     "  -h, --help\n"
     "      --version\n\n"
@@ -180,6 +184,7 @@ static int read_option(int option, char* text, decode_options* out)
     case OPTION_CACHE: out->cache_args[out->num_cache_args++] = text; break;
     case OPTION_TARGET: return read_target(text, out);
     case OPTION_JSON: out->json_path = text; break;
+    case OPTION_FOLLOW: out->follow_path = text; break;
     case OPTION_VERBOSE: out->verbose = true; break;
     case OPTION_VERSION: puts("decode, kvloom " KVLOOM_VERSION); return 0;
     case OPTION_LIST_CACHES: fputs(kvl_spec_help(), stdout); return 0;
@@ -200,6 +205,9 @@ static int check(const decode_options* o, int argc, char** argv, int rest)
     }
     if (o->prompt == NULL && o->prompt_file == NULL && !o->interactive) {
         return usage("-p, -f or -i", NULL, "one of them must be there; see --help");
+    }
+    if (o->follow_path != NULL && o->interactive) {
+        return usage("--follow and -i", NULL, "only one of them");
     }
     return DECODE_RUN;
 }

@@ -23,6 +23,7 @@ typedef struct decode_options {
     kvl_target target;
     const char* target_name;
     const char* json_path;    // NULL: none
+    const char* follow_path;  // NULL: none
 } decode_options;
 
 enum { DECODE_RUN = -1 };  // what decode_options_read answers when there is something to run

@@ -17,6 +17,7 @@
 #include "chat.h"
 #include "conversation.h"
 #include "decode_options.h"
+#include "follow.h"
 #include "model.h"
 #include "sampler.h"
 #include "text_stream.h"
@@ -41,6 +42,7 @@ typedef struct decoder {
     conversation talk;
     text_stream text;
     statistics stats;
+    follow lead;           // --follow
     FILE* json;            // NULL: none
     char message[1024];
 } decoder;
@@ -150,6 +152,10 @@ static int set_up(decoder* d)
     d->logits = malloc((size_t)vocab_size * sizeof *d->logits);
     if (d->picker == NULL || d->logits == NULL) { return fail("out of memory"); }
     d->text.out = stdout;
+    if (o->follow_path != NULL &&
+        follow_read(o->follow_path, vocab_size, &d->lead, d->message, sizeof d->message) != 0) {
+        return fail(d->message);
+    }
     return o->verbose ? describe(d) : 0;
 }
 
@@ -158,6 +164,7 @@ static void take_down(decoder* d)
     if (d->json != NULL) { fclose(d->json); }
     text_bytes_free(&d->text.text);
     free(d->stats.ids);
+    follow_free(&d->lead);
     free(d->logits);
     sampler_destroy(d->picker);
     conversation_free(&d->talk);
@@ -253,15 +260,28 @@ static int put_token(decoder* d, int32_t id, text_bytes* answer)
     return 0;
 }
 
+// The next token: what is followed, or what the sampler picks. Less than 0: none; *status is the
+// program's.
+static int32_t next_token(decoder* d, int* status)
+{
+    *status = 0;
+    if (d->lead.ids != NULL) {
+        return follow_next(&d->lead, d->logits, model_get_geometry(d->m)->vocab_size);
+    }
+    const int32_t id = sampler_pick(d->picker, d->logits);
+    if (id < 0) { *status = fail("the logits are not finite"); }
+    return id >= 0 && tokenizer_is_eog(model_tokenizer(d->m), id) ? -1 : id;
+}
+
 // Generates from d->logits on until the model ends, the bound, or Ctrl-C.
 static int generate(decoder* d, text_bytes* answer)
 {
     const int64_t most = d->options.num_predict;
     for (int64_t n = 0; (most < 0 || n < most) && !interrupted; n++) {
         const double start = seconds();
-        const int32_t id = sampler_pick(d->picker, d->logits);
-        if (id < 0) { return fail("the logits are not finite"); }
-        if (tokenizer_is_eog(model_tokenizer(d->m), id)) { return 0; }
+        int none;
+        const int32_t id = next_token(d, &none);
+        if (id < 0) { return none; }
         sampler_accept(d->picker, id);
         if (put_token(d, id, answer) != 0) { return 1; }
         // The last token is run as well where another turn may follow it.
@@ -458,6 +478,11 @@ static void print_statistics(const decoder* d, const cache_summary* c)
     fprintf(stderr, "generated  %lld tokens, %.1f tokens/s, %d threads, seed %llu\n",
             (long long)s->generated_tokens, rate(s->num_steps, s->step_seconds),
             kvl_context_threads(d->ctx), (unsigned long long)d->options.sampling.seed);
+    if (d->lead.asked > 0) {
+        fprintf(stderr, "followed   %lld tokens; this cache's best token is the same at %lld "
+                "(%.1f%%)\n", (long long)d->lead.asked, (long long)d->lead.agreed,
+                100.0 * (double)d->lead.agreed / (double)d->lead.asked);
+    }
     fprintf(stderr, "cache      %s, %s kernels\n", c->spec, c->generated ? "host" : "reference");
     fprintf(stderr, "           %.2f bits a value in pages; %llu bytes for %lld tokens, ",
             c->bits_in_pages, (unsigned long long)bytes,
@@ -501,6 +526,8 @@ static bool fill_json(const decoder* d, const cache_summary* c, cJSON* root)
         { "bits_total", c->bits_total },
         { "threads", kvl_context_threads(d->ctx) },
         { "seed", (double)d->options.sampling.seed },
+        { "followed_tokens", (double)d->lead.asked },
+        { "agreed_tokens", (double)d->lead.agreed },
     };
     const char* architecture = model_get_geometry(d->m)->architecture;
     bool ok = cJSON_AddStringToObject(root, "model", d->options.model) &&

@@ -626,6 +626,7 @@ static const op_entry* find_op(decoder* d)
     for (size_t t = 0; t < COUNT(all_ops); ++t) {
         for (const op_entry* op = all_ops[t]; op->base; ++op) {
             if (strcmp(op->base, d->m->base) != 0 || !all_allowed(d->m, op->allowed)) continue;
+            d->out->sub = d->out->sub2 = 0;
             if ((d->out->run = op->choose(d->m, d->out))) return op;
         }
     }

@@ -238,7 +238,6 @@ extern const op_entry int_ops[], float_ops[], half_ops[], convert_ops[], compare
 extern const op_entry memory_ops[], atomic_ops[], async_ops[], warp_ops[], control_ops[], mma_ops[];
 bool type_is_half(type t);
 handler choose_half(const words* m, insn* i);
-handler choose_half_compare(const words* m, insn* i);
 
 // RUNNING
 
