@@ -205,6 +205,8 @@ typedef struct kvl_context_desc {
     const char*   compiler;          // NULL: KVLOOM_CC, else cc, gcc or clang on PATH
     int           compile_seconds;   // a compiler that runs longer is stopped; 0: 60
     const char*   isa;               // NULL: KVLOOM_ISA, else the best that this processor has
+    int           exact;             // 1: attention in float32 throughout; 0: integer dot products
+                                     // where kernels have them, within 1e-3 of float32
     kvl_allocator allocator;         // zero: malloc and free
     kvl_log       log;               // zero: silent
     uint32_t      end;               // must be 0: catches a desc that was not zeroed

@@ -66,6 +66,7 @@ struct kvl_context {
     char*           compiler;            // resolved path; NULL: none was found
     int             compile_seconds;
     char            isa[16];             // name of the instruction set in use
+    int             exact;               // attention in float32 throughout
     int             said_saturated, said_folder, said_reference;
 };
 

@@ -153,6 +153,7 @@ KVL__FN kvl_status kvl__context_fill(kvl_context* ctx, const kvl_context_desc* d
     const kvl__environment env = kvl__read_environment();
     const int own_isa = desc->isa && desc->isa[0];
     ctx->target = desc->target;
+    ctx->exact = desc->exact;
     ctx->log = desc->log;
     ctx->folder_max_bytes = desc->cache_max_bytes ? desc->cache_max_bytes
                                                   : (uint64_t)KVL__FOLDER_BYTES;

@@ -10,7 +10,7 @@
 
 // CREATION
 
-enum { KVL__CONFIG_FIELDS = 6 + 2 * (3 + 2 * KVL__NUM_STAGES) };
+enum { KVL__CONFIG_FIELDS = 5 + 2 * (3 + 2 * KVL__NUM_STAGES) };
 
 typedef struct kvl__config_text {
     char       names[2 * (3 + 2 * KVL__NUM_STAGES)][32];
@@ -44,6 +44,7 @@ KVL__FN void kvl__config_to_text(const kvl_context* ctx, const kvl__config* c, k
     kvl__add_field(t, "num_heads", NULL, c->num_heads);
     kvl__add_field(t, "page_size", NULL, c->page_size);
     kvl__add_field(t, "rows", c->side[0].rows ? "bf16" : "f16", 0);
+    kvl__add_field(t, "math", ctx->exact ? "f32" : "int8", 0);
     for (int side = 0; side < 2; ++side) {
         const kvl__codec* s = &c->side[side];
         const char letter = side ? 'v' : 'k';
@@ -59,7 +60,8 @@ KVL__FN void kvl__config_to_text(const kvl_context* ctx, const kvl__config* c, k
                          s->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL ? 'c' : 't',
                          s->group_size, s->head_dim);
     }
-    kvl__append_text(t->name, sizeof t->name, "h%d-p%d-%s", c->num_heads, c->page_size, ctx->isa);
+    kvl__append_text(t->name, sizeof t->name, "h%d-p%d-%s%s", c->num_heads, c->page_size, ctx->isa,
+                     ctx->exact ? "-exact" : "");
 }
 
 // A generated program for the layer.  The layer is unchanged after a failure.

@@ -4,8 +4,8 @@
 #     sh tools/demo.sh [SPEC]
 #
 # Installs what is missing, builds build/bin/decode, fetches SmolLM2-135M once, decodes greedily
-# twice.  SPEC is the second run's cache, kivi:k2,v2,g32,sink=4,recent=128 if none is given.  Then it
-# follows the first text with the second cache, to count the tokens at which both choose the same.
+# twice.  SPEC is the second run's cache, kivi:k2,v2,g32,sink=4,recent=128 if none is given.  Then
+# the second cache follows the first text, to count the tokens at which both choose the same.
 set -eu
 
 cd "$(dirname "$0")/.."

@@ -7,7 +7,8 @@
 //     logits = W_output norm(x)
 //
 // In brackets: what some families do. One row and a few use the quantized weights (matrix_vectors),
-// more rows BLAS (matrix_multiply); model_run.products can ask otherwise. Work on rows is spread over the threads by the row.
+// more rows BLAS (matrix_multiply); model_run.products can ask otherwise. Work on rows is spread
+// over the threads by the row.
 
 #include "model_internal.h"
 
