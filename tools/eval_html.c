@@ -1,12 +1,12 @@
 // eval_html.c -- writes an evaluation as one HTML page: tables, and plots as inline SVG.
 //
-// The page loads nothing, and reads without its script, which only sorts tables and opens what is
-// folded before printing. Colors are custom properties, so that plots follow the reader's light or
-// dark scheme; paper is always light. Line plots are drawn twice, for a wide screen and for a
-// phone, and the style shows one: scaling one drawing would make its letters unreadable.
+// The page loads nothing, and reads without its script, which only sorts tables and unfolds maps
+// for paper. Colors are custom properties, so that plots follow the reader's light or dark scheme;
+// paper is always light. Line plots are drawn twice, for a wide screen and for a phone, and the
+// style shows one: scaling one drawing would make its letters unreadable.
 //
-// Text from data goes through put_escaped and numbers through put_number or put_fixed, always: the
-// formats of emit have no other way to print them.
+// Text from data goes through put_escaped or put_token, and numbers through set_number or
+// set_fixed, always: the formats of emit have no other way to print them.
 
 #include "eval_html.h"
 
@@ -45,7 +45,8 @@ static const char* const style[] = {
     "sans-serif;overflow-wrap:anywhere}",
     "h1{font-size:26px;line-height:1.25;margin:0 0 6px}",
     "h2{font-size:19px;margin:44px 0 6px;padding-top:14px;border-top:1px solid var(--line)}",
-    "h3{font-size:15px;margin:0 0 4px}p{margin:6px 0;max-width:78ch}.dim{color:var(--dim)}",
+    "h3{font-size:15px;margin:0;display:flex;align-items:baseline}p{margin:6px 0;",
+    "max-width:78ch}.dim{color:var(--dim)}",
     ".note{color:var(--dim);font-size:13.5px}.warn{border-left:4px solid var(--c2);",
     "padding:4px 12px;background:var(--card)}",
     "code,pre{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,'Liberation Mono',monospace;",
@@ -56,19 +57,20 @@ static const char* const style[] = {
     ".scroll{overflow-x:auto;margin:12px 0}",
     "table{border-collapse:collapse;font-variant-numeric:tabular-nums}",
     ".data{font-size:13px;width:100%;overflow-wrap:normal}",
-    ".data th,.data td{padding:5px 7px;text-align:right;white-space:nowrap;",
+    ".data th,.data td{padding:5px 6px;text-align:right;white-space:nowrap;",
     "border-bottom:1px solid var(--faint)}",
     ".data th{color:var(--dim);font-weight:600;vertical-align:bottom}",
     ".data thead tr:last-child th{border-bottom:1px solid var(--line)}",
     ".data .group{text-align:center}.data .name{text-align:left;white-space:normal;",
-    "min-width:150px;position:sticky;left:0;background:var(--bg);z-index:1;font-weight:400;",
+    "min-width:178px;position:sticky;left:0;background:var(--bg);z-index:1;font-weight:400;",
     "color:var(--fg);overflow-wrap:anywhere}.data thead .name{color:var(--dim);font-weight:600}",
-    ".data .se{text-align:left;color:var(--dim);padding-left:0}.data .why{text-align:left;",
-    "white-space:normal;color:var(--c2);min-width:300px}",
+    ".name>div{display:flex;align-items:baseline}.data .se{text-align:left;color:var(--dim);",
+    "padding-left:0}.data .why{text-align:left;white-space:normal;color:var(--c2);min-width:300px}",
     ".data tbody tr:hover>*{background:var(--card)}.sorts th[data-c]{cursor:pointer}",
     ".sorts th[aria-sort]{color:var(--fg)}",
-    ".key{display:inline-block;min-width:20px;padding:0 4px;margin-right:7px;text-align:center;",
-    "border-radius:4px;border:2px solid var(--c);font:700 12px/16px system-ui,sans-serif;",
+    ".key{display:inline-block;flex:none;white-space:nowrap;min-width:20px;",
+    "padding:0 4px;margin-right:7px;text-align:center;border-radius:4px;",
+    "border:2px solid var(--c);font:700 12px/16px system-ui,sans-serif;",
     "color:var(--c)}.key.front{background:var(--c);color:var(--bg)}",
     ".legend{display:flex;flex-wrap:wrap;gap:4px 18px;list-style:none;padding:0;margin:6px 0;",
     "font-size:13px}",
@@ -93,7 +95,7 @@ static const char* const style[] = {
     ".c4{--c:var(--c4)}.c5{--c:var(--c5)}.c6{--c:var(--c6)}.c7{--c:var(--c7)}",
     ".endnum{fill:var(--c)!important;font-weight:700;font-size:12px}",
     ".cell:hover{stroke:var(--fg);stroke-width:2}",
-    ".narrow{display:none}",
+    ".narrow{display:none}.map{max-width:560px}.needle{max-width:420px}",
     ".maps{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr));",
     "gap:14px 28px;align-items:start}",
     "details{border-bottom:1px solid var(--faint)}summary{cursor:pointer;padding:7px 0}",
@@ -112,14 +114,15 @@ static const char* const style[] = {
     ".two li span:last-child{font-variant-numeric:tabular-nums}",
     ".two .next{font-weight:700}.token{white-space:pre-wrap;min-width:0}",
     "td.bar{background:linear-gradient(var(--line),var(--line)) 0 50%/var(--p) 70% no-repeat}",
-    "@media (max-width:800px){.wide{display:none}.narrow{display:block}",
-    "ul.narrow{display:flex}svg.narrow{max-width:560px}body{padding:18px 14px 40px}",
+    "@media screen and (max-width:800px){.wide{display:none}.narrow{display:block}",
+    "svg.narrow{max-width:560px}body{padding:18px 14px 40px}",
     "h1{font-size:22px}dl{grid-template-columns:minmax(0,1fr);gap:0}dd{margin-bottom:7px}",
-    ".data .name{min-width:112px;max-width:150px}}",
+    ".data .name{min-width:150px;max-width:168px}}",
     "@media print{body{max-width:none;padding:0;font-size:11px}.data{font-size:8px}",
     ".data th,.data td{padding:3px 3px}.data .name{min-width:90px}.scroll{overflow:visible}",
     "*{print-color-adjust:exact;-webkit-print-color-adjust:exact}",
-    "figure,.card,tr{break-inside:avoid}h2{break-after:avoid}}",
+    "figure,.card,tr{break-inside:avoid}h2,h2+p,summary{break-after:avoid}",
+    ".cards{grid-template-columns:1fr 1fr}}",
     NULL
 };
 
@@ -136,8 +139,8 @@ static const char* const script[] = {
     ".forEach(function(r){b.appendChild(r)})}",
     "h.addEventListener('click',go);h.addEventListener('keydown',function(e){",
     "if(e.key==='Enter')go()})})});",
-    "addEventListener('beforeprint',function(){document.querySelectorAll('details')",
-    ".forEach(function(d){d.open=true})});",
+    "addEventListener('beforeprint',function(){document.querySelectorAll('.maps')",
+    ".forEach(function(m){var d=m.closest('details');if(d)d.open=true})});",
     NULL
 };
 
@@ -216,6 +219,8 @@ static void put_coordinate(FILE* out, double value)
     fputs(text.text, out);
 }
 
+static const char* or_empty(const char* text) { return text != NULL ? text : ""; }
+
 // The character at s and its bytes; UINT32_MAX and 1 for a byte that is not UTF-8. s is terminated.
 static size_t decode_utf8(const unsigned char* s, uint32_t* code)
 {
@@ -257,7 +262,7 @@ static void put_character(FILE* out, const unsigned char* s, size_t length)
 // characters, where longer text loses its middle; 0: all of it.
 static void put_escaped(FILE* out, const char* text, int limit)
 {
-    const unsigned char* s = (const unsigned char*)text;
+    const unsigned char* s = (const unsigned char*)or_empty(text);
     uint32_t code;
     int count = 0;
     for (size_t i = 0; s[i] != '\0'; i += decode_utf8(s + i, &code)) count++;
@@ -333,6 +338,7 @@ typedef struct point {
     double bits, kl, se;     // kl and se times 1000; se is 0 where there is none
     bool front;              // no other cache has fewer bits and less KL
     double x, y;             // in the plot
+    double bar_top, bar_end; // of the standard error; both y where there is no bar
 } point;
 
 static const eval_cache* cache_of(const eval_results* results, int key)
@@ -348,15 +354,39 @@ static void put_key(FILE* out, int key, bool front)
     emit(out, "<span class=\"key c%d%s\">%d</span>", color_of(key), front ? " front" : "", key);
 }
 
-static void put_legend(FILE* out, const char* class_name, const point* points, int count)
+static void put_legend(FILE* out, const point* points, int count)
 {
-    emit(out, "<ul class=\"legend%s\">\n", class_name);
+    fputs("<ul class=\"legend\">\n", out);
     for (int i = 0; i < count; i++) {
         fputs("<li>", out);
         put_key(out, points[i].key, points[i].front);
         emit(out, "%e</li>\n", points[i].cache->cache);
     }
     fputs("</ul>\n", out);
+}
+
+// A name in a table's first column, beside its number. A spec may break behind its marks.
+static void put_row_name(FILE* out, const eval_results* results, int key, bool front)
+{
+    fputs("<tr><th class=\"name\"><div>", out);
+    put_key(out, key, front);
+    fputs("<span>", out);
+    const eval_cache* cache = cache_of(results, key);
+    const char* name = or_empty(cache->cache);
+    for (size_t length = strcspn(name, ",:"); name[length] != '\0'; length = strcspn(name, ",:")) {
+        char part[64];
+        if (length + 1 >= sizeof part) break;
+        snprintf(part, sizeof part, "%.*s", (int)length + 1, name);
+        emit(out, "%e<wbr>", part);
+        name += length + 1;
+    }
+    emit(out, "%e", name);
+    if (key == 0) fputs(" <span class=\"dim\">(base)</span>", out);
+    else if (cache->error[0] == '\0' && cache->num_done < results->num_windows) {
+        emit(out, " <span class=\"dim\">(%d of %d windows)</span>", cache->num_done,
+             results->num_windows);
+    }
+    fputs("</span></div></th>", out);
 }
 
 // The caches that have bits and a KL, the base first. points holds num_caches + 1.
@@ -448,7 +478,8 @@ static bool make_log_axis(axis* y, const frame* f, const double* values, int cou
         }
     }
     y->lo = round_125(lo, false);
-    y->hi = round_125(hi, true);
+    // A mark on the frame looks cut off.
+    y->hi = round_125(hi * 1.2, true);
     if (y->hi < y->lo * 9.99) {
         y->lo = round_125(y->lo / 2, false);
         y->hi = round_125(y->hi * 2, true);
@@ -589,7 +620,6 @@ static label label_at(const point* p, int direction, double distance, double w, 
     const double across = dy == 0 ? distance : distance * 0.7;
     const double along = dx == 0 ? distance : distance * 0.7;
     label made = { .anchor = -dx, .distance = distance };
-    made.anchor = dx > 0 ? -1 : dx < 0 ? 1 : 0;
     made.at.x0 = dx > 0 ? p->x + across : dx < 0 ? p->x - across - w : p->x - w / 2;
     made.at.y0 = dy > 0 ? p->y + along : dy < 0 ? p->y - along - h : p->y - h / 2;
     made.at.x1 = made.at.x0 + w;
@@ -597,17 +627,46 @@ static label label_at(const point* p, int direction, double distance, double w, 
     return made;
 }
 
+// Where a label's leader ends: the point of the box that is nearest.
+static double nearest(double value, double lo, double hi) { return fmin(fmax(value, lo), hi); }
+
+// A line from p to its label through another label makes both unreadable. In square pixels, as if
+// a line were 6 px wide.
+static double leader_over(const point* p, const label* l, const box* other)
+{
+    const double to_x = nearest(p->x, l->at.x0, l->at.x1);
+    const double to_y = nearest(p->y, l->at.y0, l->at.y1);
+    const double length = hypot(to_x - p->x, to_y - p->y);
+    int hits = 0;
+    for (int i = 1; i < 16; i++) {
+        const double x = p->x + (to_x - p->x) * i / 16, y = p->y + (to_y - p->y) * i / 16;
+        hits += x > other->x0 && x < other->x1 && y > other->y0 && y < other->y1;
+    }
+    return hits * length / 16 * 6;
+}
+
+// which: the label's point; those before it have their labels.
 static double covered_by(const label* l, const point* points, int count, const label* labels,
-                         int num_labels)
+                         int which)
 {
     double area = 0;
+    const point* step = NULL;
     for (int i = 0; i < count; i++) {
         const point* p = &points[i];
+        // The front's steps, which run from one of its points to the next, cover little.
+        if (p->front && step != NULL) {
+            area += overlap(&l->at, &(box){ step->x, step->y - 1, p->x, step->y + 1 });
+            area += overlap(&l->at, &(box){ p->x - 1, step->y, p->x + 1, p->y });
+        }
+        if (p->front) step = p;
         area += overlap(&l->at, &(box){ p->x - 7, p->y - 7, p->x + 7, p->y + 7 });
+        area += overlap(&l->at, &(box){ p->x - 2, p->bar_top, p->x + 2, p->bar_end });
     }
-    for (int i = 0; i < num_labels; i++) {
+    for (int i = 0; i < which; i++) {
         const box* b = &labels[i].at;
         area += overlap(&l->at, &(box){ b->x0 - 3, b->y0, b->x1 + 3, b->y1 });
+        area += leader_over(&points[which], l, b);
+        area += leader_over(&points[i], &labels[i], &l->at);
     }
     return area;
 }
@@ -617,7 +676,7 @@ static label best_label(const point* points, int count, int which, const label* 
 {
     label best = { .covered = INFINITY };
     double best_cost = INFINITY;
-    for (int ring = 0; ring < 5; ring++) {
+    for (int ring = 0; ring < 9; ring++) {
         for (int direction = 0; direction < 8; direction++) {
             label l = label_at(&points[which], direction, 10 + 11 * ring, w, 15);
             if (l.at.x0 < f->left + 2 || l.at.x1 > f->right - 2) continue;
@@ -635,12 +694,10 @@ static label best_label(const point* points, int count, int which, const label* 
 
 static int count_letters(const char* text)
 {
+    const unsigned char* s = (const unsigned char*)or_empty(text);
     uint32_t code;
     int count = 0;
-    while (*text != '\0') {
-        text += decode_utf8((const unsigned char*)text, &code);
-        count++;
-    }
+    for (; *s != '\0'; s += decode_utf8(s, &code)) count++;
     return count;
 }
 
@@ -669,8 +726,8 @@ static void draw_label(FILE* out, const point* p, const label* l)
     const double x = l->anchor < 0 ? l->at.x0 : l->anchor > 0 ? l->at.x1
                                                               : (l->at.x0 + l->at.x1) / 2;
     if (l->distance > 15) {
-        put_line(out, "leader", p->x, p->y, fmin(fmax(p->x, l->at.x0), l->at.x1),
-                 fmin(fmax(p->y, l->at.y0), l->at.y1));
+        put_line(out, "leader", p->x, p->y, nearest(p->x, l->at.x0, l->at.x1),
+                 nearest(p->y, l->at.y0, l->at.y1));
     }
     emit(out, "<text class=\"halo\" text-anchor=\"%s\" x=\"%x\" y=\"%x\">", anchors[l->anchor + 1],
          x, l->at.y1 - 3.5);
@@ -702,16 +759,15 @@ static void draw_front(FILE* out, const point* points, int count, const frame* f
     emit(out, "H%x\"/>\n", f->right);
 }
 
-static void draw_point(FILE* out, const point* p, const axis* y)
+static void draw_point(FILE* out, const point* p)
 {
     emit(out, "<g class=\"c%d\">", color_of(p->key));
-    const double above = axis_at(y, p->kl + p->se), below = axis_at(y, p->kl - p->se);
-    // A bar that ends within the marker says nothing.
-    if (p->kl > 0 && fabs(above - below) > 10) put_line(out, "err", p->x, above, p->x, below);
-    emit(out, "<circle class=\"dot%s\" cx=\"%x\" cy=\"%x\" r=\"5.5\"><title>%d %e: %n bits, "
-         "KL %n", p->front ? " front" : "", p->x, p->y, p->key, p->cache->cache, p->bits, p->kl);
+    if (p->bar_top < p->bar_end) put_line(out, "err", p->x, p->bar_top, p->x, p->bar_end);
+    emit(out, "<circle class=\"dot%s\" cx=\"%x\" cy=\"%x\" r=\"5.5\"><title>",
+         p->front ? " front" : "", p->x, p->y);
+    emit(out, "%d %e: %n bits, KL x 1000 = %n", p->key, p->cache->cache, p->bits, p->kl);
     if (p->se > 0) emit(out, " &#177; %n", p->se);
-    emit(out, " / 1000%s</title></circle></g>\n", p->front ? ", on the Pareto front" : "");
+    emit(out, "%s</title></circle></g>\n", p->front ? ", on the Pareto front" : "");
 }
 
 static void draw_cost(FILE* out, const eval_results* results, point* points, int count,
@@ -732,11 +788,17 @@ static void draw_cost(FILE* out, const eval_results* results, point* points, int
     draw_x_label(out, f, text);
     for (int i = 0; i < count; i++) {
         points[i].x = axis_at(&x, points[i].bits);
-        points[i].y = axis_at(&y, points[i].kl);
+        points[i].y = points[i].bar_top = points[i].bar_end = axis_at(&y, points[i].kl);
+        const double above = axis_at(&y, points[i].kl + points[i].se);
+        const double below = axis_at(&y, points[i].kl - points[i].se);
+        // A bar that ends within the marker says nothing.
+        if (points[i].kl <= 0 || below - above <= 11) continue;
+        points[i].bar_top = above;
+        points[i].bar_end = below;
     }
     draw_front(out, points, count, f);
     place_labels(points, count, f, labels);
-    for (int i = 0; i < count; i++) draw_point(out, &points[i], &y);
+    for (int i = 0; i < count; i++) draw_point(out, &points[i]);
     for (int i = 0; i < count; i++) draw_label(out, &points[i], &labels[i]);
     fputs("</svg>\n", out);
 }
@@ -760,7 +822,7 @@ static bool write_cost(FILE* out, const eval_results* results, const point* give
               "</p>\n<figure>\n", out);
         draw_cost(out, results, points, count, &wide_frame, values, labels);
         draw_cost(out, results, points, count, &narrow_frame, values, labels);
-        put_legend(out, " narrow", given, count);
+        put_legend(out, given, count);
         fputs("</figure>\n", out);
     }
     free(points);
@@ -796,10 +858,10 @@ static const column columns[NUM_COLUMNS] = {
     { "KL x 1000", "p99", "99 % of the positions are below", -1, false },
     { "", "top-1 %", "positions where both have the same most probable token", 2, false },
     { "perplexity", "value", "perplexity of the text", 3, false },
-    { "perplexity", "diff.", "perplexity minus the base's", 3, false },
-    { "perplexity", "&#177; SE", "standard error of the difference, paired", 3, true },
+    { "perplexity", "diff.", "perplexity minus the base's", 4, false },
+    { "perplexity", "&#177; SE", "standard error of the difference, paired", 4, true },
     { "", "tokens/s", "decoding at the end of the context", 1, false },
-    { "", "MiB", "the cache after one window", -1, false },
+    { "", "MiB", "the cache after one window", 2, false },
 };
 
 typedef struct cell { number text; double value; } cell;
@@ -829,7 +891,7 @@ static double value_of(const eval_results* results, int key, int which)
 static void fill_cell(cell* out, double value, const column* c)
 {
     out->value = value;
-    if (c->decimals < 0) set_number(&out->text, value, 3);
+    if (c->decimals < 0) set_number(&out->text, value, c->error ? 2 : 3);
     else set_fixed(&out->text, value, c->decimals);
     if (c->error && isfinite(value)) {
         const number plain = out->text;
@@ -903,14 +965,7 @@ static void write_row(FILE* out, const eval_results* results, int key, const cel
     const eval_cache* cache = cache_of(results, key);
     int num_shown = 0;
     for (int i = 0; i < NUM_COLUMNS; i++) num_shown += shown[i];
-    fputs("<tr><th class=\"name\">", out);
-    put_key(out, key, front);
-    emit(out, "%e%s", cache->cache, key == 0 ? " <span class=\"dim\">(base)</span>" : "");
-    if (key > 0 && cache->error[0] == '\0' && cache->num_done < results->num_windows) {
-        emit(out, " <span class=\"dim\">(%d of %d windows)</span>", cache->num_done,
-             results->num_windows);
-    }
-    fputs("</th>", out);
+    put_row_name(out, results, key, front);
     if (cache->error[0] != '\0') {
         emit(out, "<td class=\"why\" colspan=\"%d\">%e</td>", num_shown, cache->error);
     } else {
@@ -966,7 +1021,7 @@ static int64_t next_length(const eval_results* results, int64_t after)
     return best;
 }
 
-static void write_speeds(FILE* out, const eval_results* results)
+static void write_speeds(FILE* out, const eval_results* results, const point* points, int count)
 {
     if (next_length(results, -1) == INT64_MAX) return;
     fputs("<h2>Decoding speed</h2>\n<p class=\"note\">Tokens a second with so many tokens in the "
@@ -980,9 +1035,7 @@ static void write_speeds(FILE* out, const eval_results* results)
     for (int key = 0; key <= results->num_caches; key++) {
         const eval_cache* c = cache_of(results, key);
         if (c->num_speeds == 0 || c->error[0] != '\0') continue;
-        fputs("<tr><th class=\"name\">", out);
-        put_key(out, key, false);
-        emit(out, "%e</th>", c->cache);
+        put_row_name(out, results, key, on_front(points, count, key));
         for (int64_t n = next_length(results, -1); n != INT64_MAX; n = next_length(results, n)) {
             cell shown = { .value = NAN };
             for (int i = 0; i < c->num_speeds; i++) {
@@ -1031,11 +1084,9 @@ static int finish_chart(chart* c)
         if (!any) continue;
         const chart_line moved = *line;
         if (above) {
-            c->lines[i] = c->lines[kept + zeros];
             c->lines[kept + zeros] = c->lines[kept];
             c->lines[kept++] = moved;
         } else {
-            c->lines[i] = c->lines[kept + zeros];
             c->lines[kept + zeros++] = moved;
         }
     }
@@ -1075,8 +1126,8 @@ static void draw_line(FILE* out, const chart* c, const chart_line* line, const a
     // Hover values; a phone has no pointer to hover with.
     for (int b = 0; b < c->num_bins && f->wide; b++) {
         if (isnan(line->y[b])) continue;
-        emit(out, "<circle class=\"hit\" cx=\"%x\" cy=\"%x\" r=\"5\"><title>%d %e, %s %l: KL %n / "
-             "1000</title></circle>\n", axis_at(x, bin_middle(c, b)), axis_at(y, line->y[b]),
+        emit(out, "<circle class=\"hit\" cx=\"%x\" cy=\"%x\" r=\"5\"><title>%d %e, %s %l: KL x "
+             "1000 = %n</title></circle>\n", axis_at(x, bin_middle(c, b)), axis_at(y, line->y[b]),
              line->key, line->cache->cache, c->x_word, (int64_t)bin_middle(c, b), line->y[b]);
     }
     emit(out, "<text class=\"endnum\" x=\"%x\" y=\"%x\">%d</text></g>\n", f->right + 5,
@@ -1194,4 +1245,586 @@ static bool write_positions(FILE* out, const eval_results* results, const point*
     }
     free(c.lines);
     return ok;
+}
+
+// HEAT MAPS
+
+// t from 0 to 1 as a color of viridis: even steps in lightness, also without red or green.
+static uint32_t viridis(double t)
+{
+    static const uint32_t stops[num_viridis] = {
+        0x440154, 0x472d7b, 0x3b528b, 0x2c728e, 0x21918c, 0x28ae80, 0x5ec962, 0xaddc30, 0xfde725
+    };
+    const double at = fmin(fmax(t, 0), 1) * (num_viridis - 1);
+    const int low = at >= num_viridis - 1 ? num_viridis - 2 : (int)at;
+    uint32_t color = 0;
+    for (int shift = 16; shift >= 0; shift -= 8) {
+        const double a = (double)(stops[low] >> shift & 255);
+        const double b = (double)(stops[low + 1] >> shift & 255);
+        color = color << 8 | (uint32_t)(a + (b - a) * (at - low) + 0.5);
+    }
+    return color;
+}
+
+typedef struct color_scale { double lo, hi; } color_scale;   // log
+
+static double scale_at(const color_scale* s, double value)
+{
+    return value > s->lo ? log(value / s->lo) / log(s->hi / s->lo) : 0;
+}
+
+static void put_cell_rect(FILE* out, double x, double y, double w, double h, double t)
+{
+    char color[8];
+    snprintf(color, sizeof color, "#%06x", (unsigned)viridis(t));
+    emit(out, "<rect class=\"cell\" x=\"%x\" y=\"%x\" width=\"%x\" height=\"%x\" fill=\"%s\">", x,
+         y, w, h, color);
+}
+
+static int most_heads(const eval_cache* cache)
+{
+    int most = 0;
+    for (int l = 0; l < cache->num_layers; l++) {
+        if (cache->layers[l].num_q_heads > most) most = cache->layers[l].num_q_heads;
+    }
+    return most;
+}
+
+static double layer_error(const eval_layer* layer, int head, bool output)
+{
+    const double* errors = output ? layer->output_error : layer->score_error;
+    return errors == NULL || head >= layer->num_q_heads ? NAN : errors[head];
+}
+
+// One scale for all caches, so that their colors compare; four decades at most.
+static bool find_scale(const eval_results* results, color_scale* scale)
+{
+    double lo = INFINITY, hi = 0;
+    for (int i = 0; i < results->num_caches; i++) {
+        const eval_cache* c = &results->caches[i];
+        for (int at = 0; c->error[0] == '\0' && at < 2 * c->num_layers; at++) {
+            const eval_layer* layer = &c->layers[at / 2];
+            for (int h = 0; h < layer->num_q_heads; h++) {
+                const double e = layer_error(layer, h, at % 2 == 1);
+                if (!isfinite(e) || e <= 0) continue;
+                lo = fmin(lo, e);
+                hi = fmax(hi, e);
+            }
+        }
+    }
+    if (hi <= 0) return false;
+    scale->hi = round_125(hi, true);
+    scale->lo = round_125(fmax(lo, scale->hi / 1e4), false);
+    if (scale->lo >= scale->hi) scale->lo = round_125(scale->hi / 2.5, false);
+    return true;
+}
+
+static void draw_scale(FILE* out, const color_scale* s)
+{
+    const double left = 12, width = 300;
+    fputs("<svg viewBox=\"0 0 330 48\" style=\"max-width:330px\" role=\"img\" "
+          "aria-label=\"colors of relative errors\">\n", out);
+    for (int i = 0; i < 60; i++) {
+        const double x = left + width * i / 60;
+        char color[8];
+        snprintf(color, sizeof color, "#%06x", (unsigned)viridis((i + 0.5) / 60));
+        emit(out, "<rect x=\"%x\" y=\"2\" width=\"5.6\" height=\"14\" fill=\"%s\"/>", x, color);
+    }
+    // Powers of ten have their names first, then 2 and 5 where there is room.
+    static const int ranked[] = { 1, 2, 5 };
+    const int first = (int)floor(log10(s->lo) + 1e-9), last = (int)ceil(log10(s->hi));
+    double used[32];
+    int count = 0;
+    for (int rank = 0; rank < 3; rank++) {
+        for (int e = first; e <= last; e++) {
+            const double value = ranked[rank] * pow(10, e);
+            const double x = left + width * scale_at(s, value);
+            bool fits = value >= s->lo * 0.999 && value <= s->hi * 1.001 && count < 32;
+            for (int i = 0; i < count && fits; i++) fits = fabs(used[i] - x) >= 36;
+            if (!fits) continue;
+            used[count++] = x;
+            put_line(out, "grid", x, 16, x, 21);
+            emit(out, "<text class=\"tick\" text-anchor=\"middle\" x=\"%x\" y=\"36\">", x);
+            put_tick(out, value);
+            fputs("</text>\n", out);
+        }
+    }
+    fputs("</svg>\n", out);
+}
+
+static void draw_map_axes(FILE* out, const eval_cache* c, double left, double top, double w,
+                          double h, int heads)
+{
+    const int every_layer = c->num_layers > 20 ? 4 : c->num_layers > 10 ? 2 : 1;
+    const int every_head = heads > 20 ? 4 : heads > 10 ? 2 : 1;
+    for (int l = 0; l < c->num_layers; l += every_layer) {
+        emit(out, "<text class=\"tick\" text-anchor=\"middle\" x=\"%x\" y=\"%x\">%d</text>",
+             left + w * (l + 0.5), top + h * heads + 15, l);
+    }
+    for (int i = 0; i < heads; i += every_head) {
+        emit(out, "<text class=\"tick\" text-anchor=\"end\" x=\"%x\" y=\"%x\">%d</text>", left - 6,
+             top + h * (i + 0.5) + 4, i);
+    }
+    emit(out, "\n<text class=\"axis\" x=\"%x\" y=\"%x\">layer</text>", left,
+         top + h * heads + 32);
+    emit(out, "<text class=\"axis\" text-anchor=\"end\" transform=\"translate(12 %x) "
+         "rotate(-90)\">query head</text>\n", top);
+}
+
+static void draw_map(FILE* out, const eval_cache* c, const color_scale* scale, bool output)
+{
+    const int heads = most_heads(c);
+    const double left = 44, top = 26, room = 440;
+    const double w = fmin(max_layer_px, room / c->num_layers);
+    const double h = fmin(26, fmax(w, 14));
+    const char* const title = output ? "Outputs" : "Scores";
+    const double gap = w > 6 ? 1 : 0;
+    begin_svg(out, "map", left + room, fmax(top + h * heads, 96) + 38, title);
+    emit(out, "<text x=\"%x\" y=\"16\">%s</text>\n", left, title);
+    for (int l = 0; l < c->num_layers; l++) {
+        for (int i = 0; i < c->layers[l].num_q_heads; i++) {
+            const double error = layer_error(&c->layers[l], i, output);
+            if (!isfinite(error)) continue;
+            put_cell_rect(out, left + w * l, top + h * i, w - gap, h - gap, scale_at(scale, error));
+            emit(out, "<title>layer %d, head %d: %n</title></rect>\n", l, i, error);
+        }
+    }
+    draw_map_axes(out, c, left, top, w, h, heads);
+    fputs("</svg>\n", out);
+}
+
+// Mean of both errors, and where the outputs are worst: what a folded map says.
+static void put_map_summary(FILE* out, const eval_cache* c)
+{
+    double sum[2] = { 0, 0 }, worst = -1;
+    int count[2] = { 0, 0 }, worst_layer = 0, worst_head = 0;
+    for (int l = 0; l < c->num_layers; l++) {
+        for (int at = 0; at < 2 * c->layers[l].num_q_heads; at++) {
+            const double error = layer_error(&c->layers[l], at / 2, at % 2 == 1);
+            if (!isfinite(error)) continue;
+            sum[at % 2] += error;
+            count[at % 2]++;
+            if (at % 2 == 0 || error <= worst) continue;
+            worst = error;
+            worst_layer = l;
+            worst_head = at / 2;
+        }
+    }
+    fputs("<span class=\"note\">", out);
+    if (count[0] > 0) emit(out, "mean of scores %n", sum[0] / count[0]);
+    if (count[1] > 0) {
+        emit(out, "%s of outputs %n; worst output %n in layer %d, head %d",
+             count[0] > 0 ? "," : "mean", sum[1] / count[1], worst, worst_layer, worst_head);
+    }
+    fputs("</span>", out);
+}
+
+static bool has_map(const eval_cache* c)
+{
+    return c->error[0] == '\0' && c->num_layers > 0 && c->layers != NULL && most_heads(c) > 0;
+}
+
+// The summary of a cache's folded part, up to what it says; the first one is open.
+static void begin_fold(FILE* out, const eval_results* results, int key, bool open, bool front)
+{
+    emit(out, "<details%s>\n<summary>", open ? " open=\"open\"" : "");
+    put_key(out, key, front);
+    emit(out, "%e ", cache_of(results, key)->cache);
+}
+
+static void write_maps(FILE* out, const eval_results* results, const point* points, int count)
+{
+    color_scale scale;
+    bool open = true;
+    if (!find_scale(results, &scale)) return;
+    fputs("<h2>Error by layer and head</h2>\n<p class=\"note\">Relative error of the scores q.k "
+          "and of the attention's outputs that each query head has with the rows as the cache "
+          "holds them. Colors mean the same in all maps (log scale):</p>\n", out);
+    draw_scale(out, &scale);
+    for (int key = 1; key <= results->num_caches; key++) {
+        const eval_cache* c = cache_of(results, key);
+        if (!has_map(c)) continue;
+        begin_fold(out, results, key, open, on_front(points, count, key));
+        put_map_summary(out, c);
+        fputs("</summary>\n<div class=\"maps\">\n", out);
+        draw_map(out, c, &scale, false);
+        draw_map(out, c, &scale, true);
+        fputs("</div>\n</details>\n", out);
+        open = false;
+    }
+}
+
+// NEEDLES
+
+static void draw_needle(FILE* out, const eval_needle* needle)
+{
+    const double left = 62, top = 8, w = 32, h = 28;
+    const double bottom = top + h * needle->num_lengths;
+    begin_svg(out, "needle", left + w * EVAL_DEPTHS + 4, bottom + 38, "needles that were found");
+    for (int i = 0; i < needle->num_lengths; i++) {
+        emit(out, "<text class=\"tick\" text-anchor=\"end\" x=\"%x\" y=\"%x\">%l</text>\n",
+             left - 7, top + h * i + h / 2 + 4, needle->lengths[i]);
+        for (int d = 0; d < EVAL_DEPTHS; d++) {
+            const double rate = (double)needle->hits[i][d] / needle->trials;
+            put_cell_rect(out, left + w * d, top + h * i, w - 2, h - 2, rate);
+            emit(out, "<title>%l tokens, depth %d %%: %d of %d</title></rect>",
+                 needle->lengths[i], d * 100 / EVAL_DEPTHS, needle->hits[i][d], needle->trials);
+            // Letters on a cell are dark where viridis is light, in both schemes.
+            emit(out, "<text text-anchor=\"middle\" pointer-events=\"none\" style=\"fill:%s;"
+                 "font-size:12px\" x=\"%x\" y=\"%x\">%d</text>\n", rate > 0.55 ? "#111" : "#fff",
+                 left + w * d + w / 2 - 1, top + h * i + h / 2 + 3, (int)(rate * 100 + 0.5));
+        }
+    }
+    for (int d = 0; d < EVAL_DEPTHS; d++) {
+        emit(out, "<text class=\"tick\" text-anchor=\"middle\" x=\"%x\" y=\"%x\">%d</text>",
+             left + w * d + w / 2 - 1, bottom + 14, d * 100 / EVAL_DEPTHS);
+    }
+    emit(out, "\n<text class=\"axis\" x=\"%x\" y=\"%x\">depth of the needle (%%)</text>\n", left,
+         bottom + 32);
+    emit(out, "<text class=\"axis\" text-anchor=\"end\" x=\"%x\" y=\"%x\">tokens</text>\n",
+         left - 7, bottom + 14);
+    fputs("</svg>\n", out);
+}
+
+static void write_needles(FILE* out, const eval_results* results, const point* points, int count)
+{
+    bool any = false;
+    for (int key = 0; key <= results->num_caches; key++) {
+        const eval_cache* c = cache_of(results, key);
+        const eval_needle* needle = &c->needle;
+        if (c->error[0] != '\0' || needle->num_lengths <= 0 || needle->trials <= 0) continue;
+        if (!any) {
+            fputs("<h2>Needles</h2>\n<p class=\"note\">Facts hidden in filler text: percent that "
+                  "the model repeats exactly, by length of the text and depth of the fact.</p>\n"
+                  "<div class=\"maps\">\n", out);
+        }
+        any = true;
+        int hits = 0;
+        for (int i = 0; i < needle->num_lengths; i++) {
+            for (int d = 0; d < EVAL_DEPTHS; d++) hits += needle->hits[i][d];
+        }
+        const int trials = needle->num_lengths * EVAL_DEPTHS * needle->trials;
+        fputs("<figure>\n<h3>", out);
+        put_key(out, key, on_front(points, count, key));
+        emit(out, "<span>%e</span></h3>\n<p class=\"note\">%d of %d found</p>\n", c->cache, hits,
+             trials);
+        draw_needle(out, needle);
+        fputs("</figure>\n", out);
+    }
+    if (any) fputs("</div>\n", out);
+}
+
+// GENERATIONS
+
+// Tokens of the longest generation; most: generations of a cache.
+static int longest_generation(const eval_results* results, int* most)
+{
+    int longest = 0;
+    *most = 0;
+    for (int i = 0; i < results->num_caches; i++) {
+        const eval_cache* c = &results->caches[i];
+        if (c->error[0] != '\0') continue;
+        if (c->num_generations > *most) *most = c->num_generations;
+        for (int g = 0; g < c->num_generations; g++) {
+            if (c->generations[g].num_tokens > longest) longest = c->generations[g].num_tokens;
+        }
+    }
+    return longest;
+}
+
+static void write_divergence(FILE* out, const eval_results* results, int prompts,
+                             const point* points, int count)
+{
+    fputs("<div class=\"scroll\"><table class=\"data sorts\">\n<thead>\n"
+          "<tr><th class=\"name\">cache</th><th data-c=\"1\">mean KL x 1000</th>", out);
+    for (int g = 0; g < prompts; g++) {
+        emit(out, "<th data-c=\"%d\">prompt %d</th>", g + 2, g + 1);
+    }
+    fputs("</tr>\n</thead>\n<tbody>\n", out);
+    for (int key = 1; key <= results->num_caches; key++) {
+        const eval_cache* c = cache_of(results, key);
+        if (c->error[0] != '\0' || c->num_generations == 0) continue;
+        double sum = 0;
+        int64_t n = 0;
+        for (int g = 0; g < c->num_generations; g++) {
+            const eval_generation* one = &c->generations[g];
+            for (int t = 0; t < one->num_tokens && one->kl != NULL; t++, n++) sum += one->kl[t];
+        }
+        cell mean;
+        fill_cell(&mean, n > 0 ? sum / (double)n * 1000 : NAN, &columns[COLUMN_KL]);
+        put_row_name(out, results, key, on_front(points, count, key));
+        put_cell(out, &mean, &columns[COLUMN_KL], 0);
+        for (int g = 0; g < c->num_generations; g++) {
+            const eval_generation* one = &c->generations[g];
+            const bool same = one->first_divergence < 0;
+            const int at = same ? one->num_tokens : one->first_divergence;
+            const double share = one->num_tokens > 0 ? (double)at / one->num_tokens : 0;
+            emit(out, "<td class=\"bar\" data-v=\"%d\" style=\"--p:%p%%\">", at, share);
+            if (same) emit(out, "none in %d</td>", one->num_tokens);
+            else emit(out, "%d</td>", at);
+        }
+        fputs("</tr>\n", out);
+    }
+    fputs("</tbody>\n</table></div>\n", out);
+}
+
+static bool write_generations(FILE* out, const eval_results* results, const point* points,
+                              int count)
+{
+    int prompts;
+    const int longest = longest_generation(results, &prompts);
+    if (longest <= 0) return true;
+    chart c = { .num_bins = longest < max_bins ? longest : max_bins, .length = longest,
+                .x_label = "token of the generation", .x_word = "token" };
+    c.lines = calloc((size_t)results->num_caches, sizeof *c.lines);
+    if (c.lines == NULL) return false;
+    for (int i = 0; i < results->num_caches; i++) {
+        const eval_cache* cache = &results->caches[i];
+        if (cache->error[0] != '\0') continue;
+        chart_line* line = &c.lines[c.num_lines++];
+        line->key = i + 1;
+        line->cache = cache;
+        for (int g = 0; g < cache->num_generations; g++) {
+            const eval_generation* one = &cache->generations[g];
+            for (int t = 0; t < one->num_tokens && one->kl != NULL; t++) {
+                add_to_bin(&c, line, t, (double)one->kl[t]);
+            }
+        }
+    }
+    emit(out, "<h2>Long generations</h2>\n<p class=\"note\">Greedy generations of up to %d tokens "
+         "from the same prompts: the first token that differs from the base's text, and KL along "
+         "the base's text (mean over prompts).</p>\n", longest);
+    write_divergence(out, results, prompts, points, count);
+    const bool ok = write_chart(out, &c, points, count);
+    free(c.lines);
+    return ok;
+}
+
+// WORST TOKENS
+
+static void write_candidates(FILE* out, const char* title, const eval_candidate* list,
+                             int32_t target)
+{
+    emit(out, "<div><div class=\"dim\">%s</div><ol>\n", title);
+    for (int i = 0; i < EVAL_TOP; i++) {
+        const eval_candidate* c = &list[i];
+        if (!isfinite(c->probability)) continue;
+        // A list that is shorter than EVAL_TOP is zeroed behind its end.
+        if (i > 0 && c->probability <= 0 && c->id == 0 && c->text[0] == '\0') continue;
+        emit(out, "<li style=\"--p:%p%%\"%s title=\"token %d\"><code class=\"token\">",
+             fmin(fmax(c->probability, 0), 1), c->id == target ? " class=\"next\"" : "", c->id);
+        if (c->text[0] != '\0') put_token(out, c->text, true);
+        else emit(out, "<span class=\"byte\">#%d</span>", c->id);
+        emit(out, "</code><span>%p%%</span></li>\n", c->probability);
+    }
+    fputs("</ol></div>\n", out);
+}
+
+static void write_worst(FILE* out, const eval_worst* w, const char* base_name)
+{
+    emit(out, "<div class=\"card\">\n<div><b>KL %n</b> <span class=\"note\">window %d, position "
+         "%l</span></div>\n<p class=\"context\">", w->kl, w->window, w->position);
+    // The text may begin within a character.
+    const char* before = w->before;
+    while (((unsigned char)*before & 0xc0) == 0x80) before++;
+    if (*before != '\0') fputs("<span class=\"byte\">&#8230;</span>", out);
+    fputs("<bdi>", out);
+    put_token(out, before, false);
+    fputs("</bdi><mark><bdi>", out);
+    if (w->target_text[0] != '\0') put_token(out, w->target_text, true);
+    else emit(out, "#%d", (int)w->target);
+    fputs("</bdi></mark></p>\n<div class=\"two\">\n", out);
+    write_candidates(out, base_name, w->base, w->target);
+    write_candidates(out, "this cache", w->cache, w->target);
+    fputs("</div>\n</div>\n", out);
+}
+
+static void write_worsts(FILE* out, const eval_results* results, const point* points, int count)
+{
+    bool any = false;
+    for (int key = 1; key <= results->num_caches; key++) {
+        const eval_cache* c = cache_of(results, key);
+        // Where even the worst token is exact there is nothing to look at.
+        if (c->error[0] != '\0' || c->num_worst <= 0 || !(c->worst[0].kl > 0)) continue;
+        if (!any) {
+            fputs("<h2>Worst tokens</h2>\n<p class=\"note\">Where the distributions differ most, "
+                  "in nats: the text, with the token that follows marked, and the most probable "
+                  "tokens of both.</p>\n", out);
+        }
+        begin_fold(out, results, key, !any, on_front(points, count, key));
+        emit(out, "<span class=\"note\">worst KL %n</span></summary>\n<div class=\"cards\">\n",
+             c->worst[0].kl);
+        for (int i = 0; i < c->num_worst && i < EVAL_WORST; i++) {
+            if (c->worst[i].kl > 0) write_worst(out, &c->worst[i], "base");
+        }
+        fputs("</div>\n</details>\n", out);
+        any = true;
+    }
+}
+
+// HEAD AND CONFIGURATION
+
+static const char* file_name(const char* path)
+{
+    const char* slash = strrchr(or_empty(path), '/');
+    return slash != NULL ? slash + 1 : or_empty(path);
+}
+
+static void put_lines(FILE* out, const char* const* lines)
+{
+    for (; *lines != NULL; lines++) {
+        fputs(*lines, out);
+        fputc('\n', out);
+    }
+}
+
+static const char* title_of(const eval_results* results)
+{
+    return results->model_name[0] != '\0' ? results->model_name : file_name(results->model);
+}
+
+static void write_head(FILE* out, const eval_results* results)
+{
+    const char* name = title_of(results);
+    emit(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+         "<title>kvloom-eval: %e</title>\n<style>\n", name);
+    put_lines(out, style);
+    emit(out, "</style>\n</head>\n<body>\n<h1>What a KV cache costs: %e</h1>\n", name);
+    emit(out, "<p class=\"dim\">Next-token distributions with each cache against those of full "
+         "precision (%e), on the same %d window%s of %l tokens. The first %l positions of each "
+         "are not counted.</p>\n", results->base.cache, results->num_windows,
+         results->num_windows == 1 ? "" : "s", results->context, results->skip);
+    if (results->interrupted) {
+        fputs("<p class=\"warn\">The run was interrupted: some windows are not done.</p>\n", out);
+    }
+    if (results->num_windows_asked > results->num_windows) {
+        emit(out, "<p class=\"warn\">The text holds %d of the %d windows asked for.</p>\n",
+             results->num_windows, results->num_windows_asked);
+    }
+    emit(out, "<dl>\n<dt>model</dt><dd>%e", name);
+    if (results->architecture[0] != '\0') emit(out, ", %e", results->architecture);
+    emit(out, ", %d layers, %d tokens in the vocabulary</dd>\n", results->num_layers,
+         results->vocab_size);
+    emit(out, "<dt>text</dt><dd>%e, %l tokens</dd>\n<dt>SHA-256 of the text</dt>"
+         "<dd><code>%e</code></dd>\n", file_name(results->text), results->text_tokens,
+         results->text_sha256);
+    emit(out, "<dt>context</dt><dd>%l tokens, %l of them measured</dd>\n<dt>windows</dt>"
+         "<dd>%d</dd>\n<dt>kvloom</dt><dd>%e</dd>\n</dl>\n", results->context,
+         results->num_positions, results->num_windows, results->version);
+}
+
+static void write_cache_config(FILE* out, const eval_results* results, int key)
+{
+    const eval_cache* c = cache_of(results, key);
+    fputs("<details>\n<summary>", out);
+    put_key(out, key, false);
+    emit(out, "%e</summary>\n<dl>\n", c->cache);
+    if (c->canonical != NULL && c->canonical[0] != '\0') {
+        emit(out, "<dt>spec</dt><dd><code>%e</code></dd>\n", c->canonical);
+    }
+    if (c->error[0] == '\0') {
+        emit(out, "<dt>kernels</dt><dd>%s</dd>\n", c->generated ? "generated" : "reference");
+    }
+    if (c->compression > 0) {
+        emit(out, "<dt>compression</dt><dd>%n times smaller than f16</dd>\n", c->compression);
+    }
+    if (c->bytes_per_token > 0) {
+        emit(out, "<dt>bytes a token</dt><dd>%n</dd>\n", c->bytes_per_token);
+    }
+    if (c->rows_total > 0) {
+        emit(out, "<dt>quantized rows</dt><dd>%l of %l at the end of a window</dd>\n",
+             c->rows_quantized, c->rows_total);
+    }
+    fputs("</dl>\n", out);
+    if (c->description != NULL && c->description[0] != '\0') {
+        emit(out, "<pre>%e</pre>\n", c->description);
+    }
+    fputs("</details>\n", out);
+}
+
+static void write_config(FILE* out, const eval_results* results)
+{
+    fputs("<h2>Configuration</h2>\n", out);
+    if (results->command != NULL && results->command[0] != '\0') {
+        emit(out, "<p>To repeat the run:</p>\n<pre>%e</pre>\n", results->command);
+    }
+    emit(out, "<dl>\n<dt>model file</dt><dd><code>%e</code></dd>\n", results->model);
+    if (results->model_fingerprint[0] != '\0') {
+        emit(out, "<dt>its fingerprint</dt><dd><code>%e</code></dd>\n",
+             results->model_fingerprint);
+    }
+    emit(out, "<dt>text file</dt><dd><code>%e</code></dd>\n<dt>skipped</dt><dd>%l positions of "
+         "each window</dd>\n<dt>target</dt><dd>%e</dd>\n<dt>threads</dt><dd>%d</dd>\n<dt>seed"
+         "</dt><dd>", results->text, results->skip, results->target, results->threads);
+    fprintf(out, "%llu</dd>\n</dl>\n", (unsigned long long)results->seed);
+    for (int key = 0; key <= results->num_caches; key++) write_cache_config(out, results, key);
+}
+
+// Returns false when memory runs out; errors of the file stay in the file.
+static bool write_page(FILE* out, const eval_results* results)
+{
+    point* points = calloc((size_t)results->num_caches + 1, sizeof *points);
+    if (points == NULL) return false;
+    const int count = collect_points(results, points);
+    write_head(out, results);
+    bool ok = write_table(out, results, points, count) &&
+              write_cost(out, results, points, count);
+    if (ok) write_speeds(out, results, points, count);
+    ok = ok && write_positions(out, results, points, count);
+    if (ok) {
+        write_maps(out, results, points, count);
+        write_needles(out, results, points, count);
+    }
+    ok = ok && write_generations(out, results, points, count);
+    if (ok) {
+        write_worsts(out, results, points, count);
+        write_config(out, results);
+        fputs("<script>\n", out);
+        put_lines(out, script);
+        fputs("</script>\n</body>\n</html>\n", out);
+    }
+    free(points);
+    return ok;
+}
+
+// FILE
+
+static int fail(char* message, size_t message_bytes, const char* path, const char* rule, int error)
+{
+    snprintf(message, message_bytes, "%s: %s: %s", path, rule, strerror(error));
+    return -1;
+}
+
+int eval_html_write(const eval_results* results, const char* path, char* message,
+                    size_t message_bytes)
+{
+    message[0] = '\0';
+    struct stat about;
+    // A device or a pipe is written to; a file beside it could not take its place.
+    const bool direct = stat(path, &about) == 0 && !S_ISREG(about.st_mode) &&
+                        !S_ISDIR(about.st_mode);
+    const size_t room = strlen(path) + 32;
+    char* name = malloc(room);
+    if (name == NULL) return fail(message, message_bytes, path, "the report", ENOMEM);
+    if (direct) snprintf(name, room, "%s", path);
+    else snprintf(name, room, "%s.%ld.tmp", path, (long)getpid());
+    const int flags = O_WRONLY | O_CLOEXEC | (direct ? 0 : O_CREAT | O_TRUNC | O_NOFOLLOW);
+    const int fd = open(name, flags, 0666);
+    FILE* out = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (out == NULL) {
+        const int error = errno;
+        if (fd >= 0) close(fd);
+        free(name);
+        return fail(message, message_bytes, path, "cannot be written", error);
+    }
+    errno = 0;
+    int error = write_page(out, results) ? 0 : ENOMEM;
+    if (fflush(out) != 0 && error == 0) error = errno;
+    if (ferror(out) && error == 0) error = errno != 0 ? errno : EIO;
+    if (fclose(out) != 0 && error == 0) error = errno;
+    if (error == 0 && !direct && rename(name, path) != 0) error = errno;
+    if (error != 0 && !direct) unlink(name);
+    free(name);
+    return error == 0 ? 0 : fail(message, message_bytes, path, "cannot be written", error);
 }

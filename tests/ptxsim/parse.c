@@ -512,7 +512,7 @@ static void parse_module(parser* p)
         } else if (strcmp(name, ".entry") == 0 || strcmp(name, ".func") == 0) {
             parse_function(p, name[1] == 'e');
         } else if (strcmp(name, ".global") == 0 || strcmp(name, ".const") == 0) {
-            parse_variable(p, SYM_GLOBAL);
+            parse_variable(p, SYM_GLOBAL)->is_const = name[1] == 'c';
             expect(p, ';');
         } else if (strcmp(name, ".shared") == 0) {
             parse_variable(p, SYM_SHARED);

@@ -5,7 +5,8 @@
 //     PTXSIM_MEMORY    bytes of device memory, with k, m or g               (8g)
 //     PTXSIM_DEVICES   number of devices                                    (1)
 //     PTXSIM_THREADS   host threads that run CTAs                           (processors)
-//     PTXSIM_ACCEPT    images accepted: ptx, or any (a cubin's text is never run)   (ptx)
+//     PTXSIM_DRIVER    version to report; PTX of a later toolkit is refused (13000)
+//     PTXSIM_ACCEPT    images accepted, of: ptx, cubin (those registered)   (ptx,cubin)
 //     PTXSIM_LOG       file that faults are appended to; - is stderr        (none)
 //     PTXSIM_LIMIT     warp instructions one CTA may run                    (2000000000)
 //     PTXSIM_LATE      1: stream work runs at the latest moment that is legal       (0)
@@ -44,6 +45,9 @@ size_t ptxsim_last_fault(char* text, size_t size);
 // Bytes and allocations of device memory that are not freed.
 size_t ptxsim_live_bytes(void);
 size_t ptxsim_live_allocations(void);
+
+// From here on a binary image that begins with these bytes is loaded as this PTX; both are copied.
+void ptxsim_register(const void* image, size_t bytes, const char* ptx);
 
 // Forgets faults, contexts' errors and totals.  Memory, modules and streams stay.
 void ptxsim_reset(void);

@@ -75,6 +75,7 @@ typedef struct symbol {
     uint32_t    align;
     uint8_t*    init;           // SYM_GLOBAL; NULL: zero
     char*       list;           // SYM_TARGETS: labels, comma-separated
+    bool        is_const;       // SYM_GLOBAL
     struct relocation* relocations;
 } symbol;
 
