@@ -72,8 +72,8 @@ int eval_dump_close(eval_dump* dump, const int32_t* ids, const eval_results* r,
     char path[1024];
     if (dump->folder == NULL) { return 0; }
     snprintf(path, sizeof path, "%s/c%d-w%d.npy", dump->folder, dump->cache_index, dump->window);
-    const bool closed = (dump->base == NULL || fclose(dump->base) == 0) & (fclose(dump->cache) == 0);
-    if (!closed) { return fail(message, message_bytes, path); }
+    const bool base_closed = dump->base == NULL || fclose(dump->base) == 0;
+    if (fclose(dump->cache) != 0 || !base_closed) { return fail(message, message_bytes, path); }
     if (!window->done) { return 0; }
     snprintf(path, sizeof path, "%s/targets-w%d.npy", dump->folder, dump->window);
     if (write_npy(path, "<i4", ids + r->skip + 1, r->num_positions, message, message_bytes) != 0) {

@@ -330,7 +330,8 @@ static bool fill(cJSON* root, const eval_results* r)
               add_number(root, "text_tokens", (double)r->text_tokens) &&
               add_number(root, "vocab_size", r->vocab_size) &&
               add_number(root, "num_layers", r->num_layers) &&
-              add_number(root, "threads", r->threads) && add_number(root, "seed", (double)r->seed) &&
+              add_number(root, "threads", r->threads) &&
+              add_number(root, "seed", (double)r->seed) &&
               add_number(root, "context", (double)r->context) &&
               add_number(root, "skip", (double)r->skip) &&
               add_number(root, "windows", r->num_windows) &&

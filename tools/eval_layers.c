@@ -107,9 +107,9 @@ static void score(const layer_job* job, const float* k, int64_t at, int64_t h, i
     }
 }
 
-// out [head_dim_v]: softmax of scores [num] times rows of v from `first` on. Turns scores to weights.
+// out [head_dim_v]: softmax of scores [num] times rows of v from `first` on.
 static void attend(const layer_job* job, const float* v, int64_t h, int64_t first, int64_t num,
-                   float* scores, double* out)
+                   const float* scores, double* out)
 {
     const model_layer_geometry* g = job->shape;
     const int64_t kv_head = h / (g->num_q_heads / g->num_kv_heads);

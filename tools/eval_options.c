@@ -18,6 +18,7 @@ enum {
     OPTION_WINDOWS,
     OPTION_SKIP,
     OPTION_TARGET,
+    OPTION_EXACT,
     OPTION_JSON,
     OPTION_HTML,
     OPTION_RESUME,
@@ -41,6 +42,7 @@ static const struct option long_options[] = {
     { "windows", required_argument, NULL, OPTION_WINDOWS },
     { "skip", required_argument, NULL, OPTION_SKIP },
     { "target", required_argument, NULL, OPTION_TARGET },
+    { "exact", no_argument, NULL, OPTION_EXACT },
     { "json", required_argument, NULL, OPTION_JSON },
     { "html", required_argument, NULL, OPTION_HTML },
     { "resume", required_argument, NULL, OPTION_RESUME },
@@ -73,6 +75,7 @@ static const char* const help[] = {
     "      --skip N             positions of each window that are not measured (256)\n"
     "  -t, --threads N          (0: one a processor); changes no number but speed\n"
     "      --target NAME        auto, reference or host (auto)\n"
+    "      --exact              attention in float32 throughout, without integer products\n"
     "      --seed N             of the needles (1)\n",
     "      --speed              also times decoding at 4096, 16384 and 32768 tokens\n"
     "      --needle             also hides facts in the text and asks for them\n"
@@ -154,6 +157,7 @@ static int read_option(int option, char* text, eval_options* out)
     case 'f': out->text = text; break;
     case OPTION_CACHE: out->caches[out->num_caches++] = text; break;
     case OPTION_TARGET: return read_target(text, out);
+    case OPTION_EXACT: out->exact = true; break;
     case OPTION_JSON: out->json = text; break;
     case OPTION_HTML: out->html = text; break;
     case OPTION_RESUME: out->resume = text; break;

@@ -23,7 +23,7 @@ typedef struct eval_options {
     bool needle, speed, markdown;
     int64_t generate;        // tokens; 0: none
     uint64_t seed;
-    bool verbose;
+    bool exact, verbose;
     int products;            // MODEL_PRODUCTS_FLOAT; others for tests
     char* command;           // the whole command line, for the report
 } eval_options;

@@ -39,8 +39,8 @@ static void show(eval_progress* p, const char* detail, double share)
 {
     char left[32], line[320];
     format_time(time_left(p, share), left, sizeof left);
-    const int written =
-        snprintf(line, sizeof line, "[%d/%d] %s%s, %s", p->done + 1, p->total, p->what, detail, left);
+    const int written = snprintf(line, sizeof line, "[%d/%d] %s%s, %s", p->done + 1, p->total,
+                                 p->what, detail, left);
     const int columns = written < (int)sizeof line ? written : (int)sizeof line - 1;
     fprintf(stderr, "\r%s%*s", line, p->columns > columns ? p->columns - columns : 0, "");
     p->columns = columns;

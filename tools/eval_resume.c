@@ -3,6 +3,7 @@
 #include "eval_resume.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,6 +71,40 @@ static int check_header(const cJSON* found, const eval_results* r, const resume_
 
 // WINDOWS
 
+static double read_number(const cJSON* line, const char* name)
+{
+    return cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(line, name));
+}
+
+static uint64_t read_count(const cJSON* line, const char* name)
+{
+    const double x = read_number(line, name);
+    return x >= 0.0 && x < 9e15 ? (uint64_t)x : 0;
+}
+
+// What add_stats has written.
+static void read_stats(const cJSON* line, const eval_results* r, eval_cache* cache)
+{
+    const double speed = read_number(line, "tokens_per_second");
+    cache->cache_bytes = read_count(line, "cache_bytes");
+    cache->compression = read_number(line, "compression");
+    cache->bits_total = read_number(line, "bits_total");
+    cache->rows_quantized = (int64_t)read_count(line, "rows_quantized");
+    cache->rows_total = (int64_t)read_count(line, "rows_total");
+    cache->bytes_per_token = (double)cache->cache_bytes / (double)r->context;
+    if (!isnan(speed)) { cache->tokens_per_second = speed; }
+}
+
+static bool add_stats(cJSON* line, const eval_cache* cache)
+{
+    return cJSON_AddNumberToObject(line, "cache_bytes", (double)cache->cache_bytes) &&
+           cJSON_AddNumberToObject(line, "compression", cache->compression) &&
+           cJSON_AddNumberToObject(line, "bits_total", cache->bits_total) &&
+           cJSON_AddNumberToObject(line, "rows_quantized", (double)cache->rows_quantized) &&
+           cJSON_AddNumberToObject(line, "rows_total", (double)cache->rows_total) &&
+           cJSON_AddNumberToObject(line, "tokens_per_second", cache->tokens_per_second);
+}
+
 static bool read_base(const cJSON* line, eval_results* r, int w)
 {
     float* nll = malloc((size_t)r->num_positions * sizeof *nll);
@@ -79,6 +114,7 @@ static bool read_base(const cJSON* line, eval_results* r, int w)
     }
     free(r->base_nll[w]);
     r->base_nll[w] = nll;
+    read_stats(line, r, &r->base);
     return true;
 }
 
@@ -90,17 +126,10 @@ static bool read_flags(const cJSON* line, unsigned char* out, int64_t count)
     return true;
 }
 
-static uint64_t read_count(const cJSON* line, const char* name)
-{
-    const double x = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(line, name));
-    return x >= 0.0 && x < 9e15 ? (uint64_t)x : 0;
-}
-
 static bool read_cache(const cJSON* line, const eval_results* r, eval_cache* cache, int w)
 {
     const size_t n = (size_t)r->num_positions;
     eval_window* window = &cache->windows[w];
-    const cJSON* speed = cJSON_GetObjectItemCaseSensitive(line, "tokens_per_second");
     eval_window_free(window);
     window->kl = malloc(n * sizeof *window->kl);
     window->nll = malloc(n * sizeof *window->nll);
@@ -115,14 +144,8 @@ static bool read_cache(const cJSON* line, const eval_results* r, eval_cache* cac
         eval_window_free(window);
         return false;
     }
-    window->seconds = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(line, "seconds"));
-    cache->cache_bytes = read_count(line, "cache_bytes");
-    cache->compression = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(line, "compression"));
-    cache->bits_total = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(line, "bits_total"));
-    cache->rows_quantized = (int64_t)read_count(line, "rows_quantized");
-    cache->rows_total = (int64_t)read_count(line, "rows_total");
-    if (cJSON_IsNumber(speed)) { cache->tokens_per_second = speed->valuedouble; }
-    cache->bytes_per_token = (double)cache->cache_bytes / (double)r->context;
+    window->seconds = read_number(line, "seconds");
+    read_stats(line, r, cache);
     return true;
 }
 
@@ -212,7 +235,8 @@ int eval_resume_add_base(eval_resume* resume, const eval_results* r, int w, char
     const resume_report report = { resume->path, message, message_bytes };
     cJSON* o = cJSON_CreateObject();
     if (o == NULL || !cJSON_AddNumberToObject(o, "window", w) ||
-        !eval_json_add_floats(o, "nll", r->base_nll[w], r->num_positions)) {
+        !eval_json_add_floats(o, "nll", r->base_nll[w], r->num_positions) ||
+        !add_stats(o, &r->base)) {
         cJSON_Delete(o);
         return fail(&report, "out of memory");
     }
@@ -229,7 +253,8 @@ int eval_resume_add(eval_resume* resume, const eval_results* r, const eval_cache
     for (int64_t i = 0; flags != NULL && i < r->num_positions; i++) {
         flags[i] = window->top1[i] ? '1' : '0';
     }
-    const bool ok = flags != NULL && o != NULL && cJSON_AddStringToObject(o, "cache", cache->cache) &&
+    const bool ok = flags != NULL && o != NULL &&
+                    cJSON_AddStringToObject(o, "cache", cache->cache) &&
                     cJSON_AddNumberToObject(o, "window", w) &&
                     eval_json_add_floats(o, "kl", window->kl, r->num_positions) &&
                     eval_json_add_floats(o, "nll", window->nll, r->num_positions) &&
@@ -237,12 +262,7 @@ int eval_resume_add(eval_resume* resume, const eval_results* r, const eval_cache
                     eval_json_add_worst(o, window->worst, window->num_worst) &&
                     (w > 0 || eval_json_add_layers(o, cache)) &&
                     cJSON_AddNumberToObject(o, "seconds", window->seconds) &&
-                    cJSON_AddNumberToObject(o, "cache_bytes", (double)cache->cache_bytes) &&
-                    cJSON_AddNumberToObject(o, "compression", cache->compression) &&
-                    cJSON_AddNumberToObject(o, "bits_total", cache->bits_total) &&
-                    cJSON_AddNumberToObject(o, "rows_quantized", (double)cache->rows_quantized) &&
-                    cJSON_AddNumberToObject(o, "rows_total", (double)cache->rows_total) &&
-                    cJSON_AddNumberToObject(o, "tokens_per_second", cache->tokens_per_second);
+                    add_stats(o, cache);
     free(flags);
     if (!ok) {
         cJSON_Delete(o);

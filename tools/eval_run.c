@@ -151,6 +151,7 @@ static int open_engine(runner* run)
 {
     const eval_options* o = run->o;
     kvl_context_desc desc = { .target = o->target, .num_threads = o->num_threads };
+    desc.exact = o->exact;
     desc.log.call = on_log;
     desc.log.user = run;
     if (kvl_context_create(&desc, &run->ctx) != KVL_OK) {
@@ -270,8 +271,10 @@ static int64_t room_after(const runner* run)
 // Times decoding once a cache, after its first window in this run.
 static int time_decoding(runner* run, model_session* s, eval_cache* cache)
 {
-    if (!isnan(cache->tokens_per_second) && !(run->o->speed && cache->num_speeds == 0)) { return 0; }
-    if (eval_speed_measure(s, run->o->speed, cache) == MODEL_OK) { return 0; }
+    const bool wants_lengths = run->o->speed && cache->num_speeds == 0;
+    if (!isnan(cache->tokens_per_second) && !wants_lengths) { return 0; }
+    float* logits = run->engine.slices[1];
+    if (eval_speed_measure(s, logits, run->o->speed, cache) == MODEL_OK) { return 0; }
     return fail(run, "%s", model_session_message(s));
 }
 
@@ -337,7 +340,8 @@ static int run_window(runner* run, eval_cache* cache, int w)
     char what[160], result[64];
     const double start = eval_seconds();
     eval_engine* engine = &run->engine;
-    snprintf(what, sizeof what, "window %d of %d, %.100s", w + 1, run->r->num_windows, cache->cache);
+    snprintf(what, sizeof what, "window %d of %d, %.100s", w + 1, run->r->num_windows,
+             cache->cache);
     eval_progress_step(&run->progress, what);
     eval_layers_probe* probe =
         w == 0 && cache->num_layers == 0 ? eval_layers_create(run->m, run->ctx, run->r->context)
@@ -361,8 +365,9 @@ static int run_window(runner* run, eval_cache* cache, int w)
     model_session_free(s);
     if (status != MODEL_OK) { return status; }
     double sum = 0.0;
-    for (int64_t i = 0; i < run->r->num_positions; i++) { sum += (double)cache->windows[w].kl[i]; }
-    snprintf(result, sizeof result, ": KL x1000 %.4g", 1000.0 * sum / (double)run->r->num_positions);
+    const int64_t n = run->r->num_positions;
+    for (int64_t i = 0; i < n; i++) { sum += (double)cache->windows[w].kl[i]; }
+    snprintf(result, sizeof result, ": KL x1000 %.4g", 1000.0 * sum / (double)n);
     eval_progress_done(&run->progress, result);
     return MODEL_OK;
 }

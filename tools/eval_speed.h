@@ -13,7 +13,7 @@ enum {
 
 // Times model_step, as decode runs it, on what the session holds: fills tokens_per_second. lengths:
 // also at 4096, 16384 and 32768 tokens, reached by repeating rows of the cache; fills speeds.
-// Returns what the session says.
-int eval_speed_measure(model_session* s, bool lengths, eval_cache* cache);
+// logits [vocab_size]: scratch. Returns what the session says.
+int eval_speed_measure(model_session* s, float* logits, bool lengths, eval_cache* cache);
 
 #endif

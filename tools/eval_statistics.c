@@ -12,8 +12,9 @@ enum {
     CHUNK = 512     // values at a time: their exponentials stay in the first cache
 };
 
-// exp(x) = 2^k exp(r), k = round(x / ln 2), |r| <= ln 2 / 2; exp(r) by Taylor's series to r^13 / 13!
-// (the next term is below 5e-18). Adding 1.5 2^52 rounds to a whole number, in the low bits.
+// exp(x) = 2^k exp(r), k = round(x / ln 2), |r| <= ln 2 / 2; exp(r) by Taylor's series up to
+// r^13 / 13! (the next term is below 5e-18). Adding 1.5 2^52 rounds to a whole number, in the low
+// bits.
 static inline double exp_of(double x)
 {
     const double shift = 6755399441055744.0;
@@ -72,7 +73,7 @@ static double add_lanes(const double lanes[LANES])
 }
 
 // Adds exp(x[i] - max) to lanes; e gets the terms. n is a multiple of LANES.
-static void add_exps(const float* x, int64_t n, double max, double* e, double lanes[LANES])
+static void add_exps(const float* x, int64_t n, double max, double* e, double* lanes)
 {
     for (int64_t i = 0; i < n; i++) { e[i] = exp_of((double)x[i] - max); }
     for (int64_t i = 0; i < n; i += LANES) {
@@ -92,7 +93,9 @@ static void add_products(const double* e, const float* a, const float* b, int64_
 
 eval_pair eval_compare(const float* base, const float* cache, int64_t vocab_size, int64_t target)
 {
-    eval_pair out = { .top_base = eval_best(base, vocab_size), .top = eval_best(cache, vocab_size) };
+    eval_pair out = { .kl = 0.0 };
+    out.top_base = eval_best(base, vocab_size);
+    out.top = eval_best(cache, vocab_size);
     const double max_a = (double)base[out.top_base], max_b = (double)cache[out.top];
     double sum_a[LANES] = { 0.0 }, sum_b[LANES] = { 0.0 }, dot[LANES] = { 0.0 };
     double e[CHUNK];

@@ -125,7 +125,7 @@ void model_session_free(model_session* s);  // can be NULL
 enum {
     MODEL_PRODUCTS_AUTO = 0,  // few rows: rounded to 8 bits, by the quantized weights; many: floats
     MODEL_PRODUCTS_FLOAT,     // floats, through BLAS, however many rows
-    MODEL_PRODUCTS_BY_ROW     // floats, each row by itself in one fixed order: rows in one batch and
+    MODEL_PRODUCTS_BY_ROW     // floats, each row by itself in one fixed order: rows in a batch and
                               // rows one by one give the same bits. Slow: for tests
 };
 

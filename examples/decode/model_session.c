@@ -231,8 +231,8 @@ static kvl_status repeat_rows(model_session* s, int layer, int64_t from, int64_t
 int model_session_repeat(model_session* s, int64_t num_rows)
 {
     if (s->broken || s->length < 1 || num_rows < s->length || num_rows > s->context_len) {
-        return model_session_fail(s, MODEL_FAILED, "repeat to %lld rows: must be from the %lld that "
-                                  "there are, at least 1, to the context of %lld",
+        return model_session_fail(s, MODEL_FAILED, "repeat to %lld rows: must be from the %lld "
+                                  "that there are, at least 1, to the context of %lld",
                                   (long long)num_rows, (long long)s->length,
                                   (long long)s->context_len);
     }

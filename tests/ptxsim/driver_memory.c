@@ -180,7 +180,7 @@ API CUresult cuPointerGetAttribute(void* out, int which, CUdeviceptr address)
 // COPIES AND FILLS
 
 // What the driver knows to be the host's is not asked for; to and from decide which is which.
-static CUresult copy(uint64_t to, uint64_t from, uint64_t bytes, CUstream on, bool wait)
+static CUresult ask_copy(uint64_t to, uint64_t from, uint64_t bytes, CUstream on, bool wait)
 {
     context* ctx;
     CUresult r = current(&ctx);
@@ -210,7 +210,7 @@ static CUresult copy(uint64_t to, uint64_t from, uint64_t bytes, CUstream on, bo
 static CUresult copy_locked(uint64_t to, uint64_t from, uint64_t bytes, CUstream on, bool wait)
 {
     enter();
-    return leave(copy(to, from, bytes, on, wait));
+    return leave(ask_copy(to, from, bytes, on, wait));
 }
 
 static uint64_t host(const void* data) { return (uint64_t)(uintptr_t)data; }

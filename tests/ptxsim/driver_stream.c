@@ -84,7 +84,11 @@ static CUresult perform_set(const task* t)
     allocation* to;
     if (check_range(t->to, t->bytes, &to)) return FAULT_ILLEGAL_ADDRESS;
     uint8_t* at = bytes_at(t->to, to);
-    for (uint64_t k = 0; k < t->bytes; k += t->width) memcpy(at + k, &t->value, t->width);
+    if (t->width == 1) {
+        memset(at, (int)t->value, t->bytes);
+    } else {
+        for (uint64_t k = 0; k < t->bytes; k += t->width) memcpy(at + k, &t->value, t->width);
+    }
     if (to) memset(to->written + (t->to - to->address), 1, t->bytes);
     return CUDA_SUCCESS;
 }

@@ -214,7 +214,8 @@ static handler choose(const words* m, insn* i)
 {
     static const struct { const char* base; handler run; } table[] = {
         { "bra", run_bra }, { "brx", run_brx }, { "call", run_call }, { "ret", run_ret },
-        { "exit", run_exit }, { "trap", run_trap }, { "brkpt", run_trap }, { "pmevent", run_nothing },
+        { "exit", run_exit }, { "trap", run_trap }, { "brkpt", run_trap },
+        { "pmevent", run_nothing },
     };
     i->sub = m->base[1] == 'r' && m->base[2] == 'k';
     for (size_t k = 0; k < COUNT(table); ++k) {

@@ -226,7 +226,10 @@ static void run_testp(warp* w, const insn* i, uint32_t mask)
 
 // CHOICE
 
-typedef struct by_kind { const char* base; handler nearest, rounded, approx, f64, approx64; } by_kind;
+typedef struct by_kind {
+    const char* base;
+    handler nearest, rounded, approx, f64, approx64;
+} by_kind;
 
 static const by_kind table[] = {
     { "add", add_f32, add_f32_to, NULL, add_f64, NULL },

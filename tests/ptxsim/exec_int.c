@@ -118,7 +118,7 @@ WIDE(wide_s32, int32_t, int64_t)
     {                                                                                              \
         const lane32 *a = reg32(w, &i->o[1]), *b = reg32(w, &i->o[2]), *c = reg32(w, &i->o[3]);    \
         uint32_t r[32];                                                                            \
-        EACH_LANE r[l] = (uint32_t)((TYPE)a[l] * (TYPE)b[l]) + c[l];                               \
+        EACH_LANE r[l] = (uint32_t)((int64_t)(TYPE)a[l] * (TYPE)b[l]) + c[l];                      \
         put32(w, &i->o[0], r, mask);                                                               \
     }
 WIDE_ADD_16(mad_wide_u16, uint16_t)
@@ -334,6 +334,32 @@ static void run_dp2a(warp* w, const insn* i, uint32_t mask)
     put32(w, &i->o[0], r, mask);
 }
 
+// PAIRS OF 16 BITS
+
+// sub: 0 add, 1 min, 2 max
+static uint32_t pair_half(const insn* i, uint32_t a, uint32_t b)
+{
+    const bool is_signed = i->type == T_S16X2;
+    const int x = is_signed ? (int16_t)a : (uint16_t)a, y = is_signed ? (int16_t)b : (uint16_t)b;
+    const int r = i->sub == 0 ? x + y : (x < y) == (i->sub == 1) ? x : y;
+    return i->relu && r < 0 ? 0 : (uint32_t)r & 0xffffu;
+}
+
+static void run_pair(warp* w, const insn* i, uint32_t mask)
+{
+    const lane32 *a = reg32(w, &i->o[1]), *b = reg32(w, &i->o[2]);
+    uint32_t r[32];
+    EACH_LANE r[l] = pair_half(i, a[l], b[l]) | pair_half(i, a[l] >> 16, b[l] >> 16) << 16;
+    put32(w, &i->o[0], r, mask);
+}
+
+static handler choose_pair(const words* m, insn* i)
+{
+    if (m->num_types != 1 || (m->types[0] != T_U16X2 && m->types[0] != T_S16X2)) return NULL;
+    i->sub = m->base[0] == 'a' ? 0 : m->base[1] == 'i' ? 1 : 2;
+    return i->relu && i->sub == 0 ? NULL : run_pair;
+}
+
 // CARRIES
 
 // sub: 1 subtract, 2 multiply low, 3 multiply high; sub2: bit 0 reads the carry, bit 1 writes it
@@ -503,6 +529,9 @@ static handler choose_dot(const words* m, insn* i)
 const op_entry int_ops[] = {
     { "add", "sat", choose_typed, PTXSIM_INTEGER, 1 },
     { "sub", "sat", choose_typed, PTXSIM_INTEGER, 1 },
+    { "add", "", choose_pair, PTXSIM_INTEGER, 1 },
+    { "min", "relu", choose_pair, PTXSIM_INTEGER, 1 },
+    { "max", "relu", choose_pair, PTXSIM_INTEGER, 1 },
     { "add", "cc", choose_carry, PTXSIM_INTEGER, 1 },
     { "addc", "cc", choose_carry, PTXSIM_INTEGER, 1 },
     { "sub", "cc", choose_carry, PTXSIM_INTEGER, 1 },

@@ -20,9 +20,11 @@ void count_global(warp* w, const uint64_t* address, uint32_t bytes, uint32_t mas
     }
     ptxsim_stats* stats = &w->cta->stats;
     if (store) {
-        stats->global_store_sectors += num_seen, stats->global_store_bytes += (uint64_t)lanes * bytes;
+        stats->global_store_sectors += num_seen;
+        stats->global_store_bytes += (uint64_t)lanes * bytes;
     } else {
-        stats->global_load_sectors += num_seen, stats->global_load_bytes += (uint64_t)lanes * bytes;
+        stats->global_load_sectors += num_seen;
+        stats->global_load_bytes += (uint64_t)lanes * bytes;
     }
 }
 
@@ -131,7 +133,7 @@ static void run_ld(warp* w, const insn* i, uint32_t mask)
     addresses(w, a, mask, address);
     ++w->cta->time;
     count_access(w, i, address, bytes, mask, false);
-    const access how = i->sub2 ? ACCESS_STRONG_READ : ACCESS_READ;
+    const access_kind how = i->sub2 ? ACCESS_STRONG_READ : ACCESS_READ;
     EACH_LANE LANE_IN(mask) {
         const uint8_t* from = reach(w, l, where, address[l], bytes,
                                     where == SPACE_PARAM ? ACCESS_READ : how, NULL);

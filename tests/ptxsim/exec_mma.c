@@ -30,7 +30,10 @@ static double element(type t, uint32_t bits, int at)
     }
 }
 
-static const operand* part(const operand* o, int k) { return o->kind == OPERAND_VECTOR ? &o->list[k] : o; }
+static const operand* part(const operand* o, int k)
+{
+    return o->kind == OPERAND_VECTOR ? &o->list[k] : o;
+}
 
 static int parts(const operand* o) { return o->kind == OPERAND_VECTOR ? o->count : 1; }
 
@@ -236,7 +239,8 @@ static void run_movmatrix(warp* w, const insn* i, uint32_t mask)
 
 static handler choose_matrix(const words* m, insn* i)
 {
-    if (m->num_types != 1 || m->types[0] != T_B16 || !has(m, "sync") || !has(m, "m8n8")) return NULL;
+    if (m->num_types != 1 || m->types[0] != T_B16) return NULL;
+    if (!has(m, "sync") || !has(m, "m8n8")) return NULL;
     i->sub = has(m, "x4") ? 4 : has(m, "x2") ? 2 : 1;
     i->sub2 = has(m, "trans");
     switch (m->base[0]) {

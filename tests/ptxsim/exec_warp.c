@@ -261,8 +261,8 @@ static void arrive(warp* w, const insn* i, uint32_t mask, uint32_t number, uint3
     if (!expected) expected = (uint32_t)c->num_warps * 32;
     check_arrival(w, i, mask, expected);
     if (b->expected && b->expected != expected) {
-        fault(w, FAULT_FAILED, first_lane(mask), "barrier %u: for %u threads here, for %u elsewhere",
-              number, expected, b->expected);
+        fault(w, FAULT_FAILED, first_lane(mask),
+              "barrier %u: for %u threads here, for %u elsewhere", number, expected, b->expected);
     }
     b->expected = expected;
     ++c->stats.barriers;

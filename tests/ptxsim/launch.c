@@ -144,8 +144,8 @@ static void fault_stuck(cta* c)
     const int lane = first_lane(stuck->waiting);
     stuck->running = stuck->at_barrier[lane];
     fault(stuck, FAULT_FAILED, lane,
-          "barrier divergence: %d of %d warps wait at barriers that nobody completes, %d have exited",
-          at_barrier, c->num_warps, exited);
+          "barrier divergence: %d of %d warps wait at barriers that nobody completes, %d have "
+          "exited", at_barrier, c->num_warps, exited);
 }
 
 static void run_warps(cta* c)
@@ -189,7 +189,9 @@ static uint32_t special_value(const cta* c, const warp* w, int lane, int which)
     case SPECIAL_TOTAL_SMEM: return c->shared_bytes;
     default: break;
     }
-    if (which >= SPECIAL_NTID && which < SPECIAL_NTID + 3) return run->threads[which - SPECIAL_NTID];
+    if (which >= SPECIAL_NTID && which < SPECIAL_NTID + 3) {
+        return run->threads[which - SPECIAL_NTID];
+    }
     if (which >= SPECIAL_CTAID && which < SPECIAL_CTAID + 3) return c->id[which - SPECIAL_CTAID];
     if (which >= SPECIAL_NCTAID && which < SPECIAL_NCTAID + 3) {
         return run->grid[which - SPECIAL_NCTAID];

@@ -55,7 +55,8 @@ uint64_t memory_allocate(uint64_t bytes, int device, const char* name)
     pthread_rwlock_wrlock(&lock);
     if (!first_address) reserve_range();
     one->address = next_address;
-    const bool added = one->data && one->written && add(&device_table, &num_device, &max_device, one);
+    const bool added = one->data && one->written &&
+                       add(&device_table, &num_device, &max_device, one);
     if (added) {
         next_address = (next_address + bytes + RED_ZONE + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     }
@@ -105,7 +106,7 @@ allocation* memory_find(uint64_t address)
             high = middle;
         }
     }
-    if (!first_address || address < first_address || address >= first_address + ((uint64_t)1 << 40)) {
+    if (!first_address || address - first_address >= (uint64_t)1 << 40) {
         found = find_host(address);
     }
     pthread_rwlock_unlock(&lock);
@@ -156,15 +157,15 @@ size_t memory_live(size_t* count)
 
 // ACCESS
 
-static const char* name_of(access how)
+static const char* name_of(access_kind how)
 {
     return how == ACCESS_WRITE ? "write" : how == ACCESS_ATOMIC ? "atomic" : "read";
 }
 
-static void fault_global(warp* w, int lane, uint64_t address, uint32_t bytes, access how)
+static void fault_global(warp* w, int lane, uint64_t address, uint32_t bytes, access_kind how)
     __attribute__((noreturn));
 
-static void fault_global(warp* w, int lane, uint64_t address, uint32_t bytes, access how)
+static void fault_global(warp* w, int lane, uint64_t address, uint32_t bytes, access_kind how)
 {
     const allocation* near = memory_find(address);
     const char* verb = name_of(how);
@@ -199,7 +200,7 @@ static allocation* lookup(cta* c, uint64_t address, uint32_t bytes)
     return one;
 }
 
-uint8_t* reach_global(warp* w, int lane, uint64_t address, uint32_t bytes, access how)
+uint8_t* reach_global(warp* w, int lane, uint64_t address, uint32_t bytes, access_kind how)
 {
     allocation* one = lookup(w->cta, address, bytes);
     if (!one) fault_global(w, lane, address, bytes, how);
@@ -219,7 +220,7 @@ uint8_t* reach_global(warp* w, int lane, uint64_t address, uint32_t bytes, acces
     return one->data + at;
 }
 
-static uint8_t* reach_shared(warp* w, int lane, uint64_t address, uint32_t bytes, access how,
+static uint8_t* reach_shared(warp* w, int lane, uint64_t address, uint32_t bytes, access_kind how,
                              const void* value)
 {
     cta* c = w->cta;
@@ -233,7 +234,7 @@ static uint8_t* reach_shared(warp* w, int lane, uint64_t address, uint32_t bytes
     return c->shared + (address - SHARED_FIRST);
 }
 
-static uint8_t* reach_local(warp* w, int lane, uint64_t address, uint32_t bytes, access how)
+static uint8_t* reach_local(warp* w, int lane, uint64_t address, uint32_t bytes, access_kind how)
 {
     const uint32_t size = w->cta->launch->mod->local_bytes;
     if (address > size || address + bytes > size) {
@@ -246,7 +247,7 @@ static uint8_t* reach_local(warp* w, int lane, uint64_t address, uint32_t bytes,
     return w->local + at;
 }
 
-static uint8_t* reach_param(warp* w, int lane, uint64_t address, uint32_t bytes, access how)
+static uint8_t* reach_param(warp* w, int lane, uint64_t address, uint32_t bytes, access_kind how)
 {
     const uint32_t size = w->cta->launch->fn->param_bytes;
     if (how != ACCESS_READ || address > size || address + bytes > size) {
@@ -258,7 +259,7 @@ static uint8_t* reach_param(warp* w, int lane, uint64_t address, uint32_t bytes,
     return (uint8_t*)(uintptr_t)(w->cta->launch->params + address);
 }
 
-uint8_t* reach(warp* w, int lane, space where, uint64_t address, uint32_t bytes, access how,
+uint8_t* reach(warp* w, int lane, space where, uint64_t address, uint32_t bytes, access_kind how,
                const void* value)
 {
     if (where == SPACE_GENERIC) {

@@ -70,15 +70,16 @@ static void skip_space(parser* p)
 
 static bool is_name(char c)
 {
-    return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '%' || c == '.';
+    return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '%';
 }
 
-// A run of name characters, "" at anything else.
+// A name, a directive with its dot, or a number; "" at anything else.  .reg.b32 are two.
 static char* next_name(parser* p, char* out, size_t size)
 {
     skip_space(p);
-    size_t length = 0;
-    while (is_name(p->at[length])) ++length;
+    const bool number = isdigit((unsigned char)*p->at);
+    size_t length = *p->at == '.' ? 1 : 0;
+    while (is_name(p->at[length]) || (number && p->at[length] == '.')) ++length;
     if (length + 1 > size) fail(p, "a name of %zu characters", length);
     memcpy(out, p->at, length);
     out[length] = 0;
@@ -146,11 +147,13 @@ static void parse_registers(parser* p)
     expect(p, ';');
 }
 
-static void add_relocation(parser* p, symbol* s, uint64_t offset, const char* name)
+static void add_relocation(parser* p, symbol* s, uint64_t offset, const char* name,
+                           bool is_generic)
 {
     relocation* r = calloc(1, sizeof *r);
     r->name = copy_text(name, strlen(name));
     r->offset = offset;
+    if (is_generic) expect(p, ')');
     if (take(p, '+')) r->addend = (int64_t)next_number(p);
     r->next = s->relocations;
     s->relocations = r;
@@ -167,13 +170,12 @@ static void parse_element(parser* p, symbol* s, uint64_t offset)
     if (offset + size > s->bytes) fail(p, "%s: more values than room", s->name);
     if (strcmp(name, "generic") == 0) {
         expect(p, '(');
-        add_relocation(p, s, offset, next_name(p, name, sizeof name));
-        expect(p, ')');
+        add_relocation(p, s, offset, next_name(p, name, sizeof name), true);
         return;
     }
     if (!parse_number(name, s->type, &value)) {
         if (size != 8) fail(p, "'%s' in the value of %s", name, s->name);
-        add_relocation(p, s, offset, name);
+        add_relocation(p, s, offset, name, false);
         return;
     }
     if (minus) value = 0 - value;

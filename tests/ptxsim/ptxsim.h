@@ -21,14 +21,16 @@
 extern "C" {
 #endif
 
-enum { PTXSIM_INTEGER, PTXSIM_FLOAT, PTXSIM_TENSOR, PTXSIM_MEMORY, PTXSIM_CONTROL, PTXSIM_CLASSES };
+enum {
+    PTXSIM_INTEGER, PTXSIM_FLOAT, PTXSIM_TENSOR, PTXSIM_MEMORY, PTXSIM_CONTROL, PTXSIM_CLASSES
+};
 
 // Of the last launch, or of all launches since ptxsim_reset.
 typedef struct ptxsim_stats {
     uint64_t launches, ctas;
     uint64_t warp_instructions[PTXSIM_CLASSES];
     uint64_t lane_instructions[PTXSIM_CLASSES];
-    uint64_t global_load_sectors, global_load_bytes;    // 32-byte sectors; bytes the lanes asked for
+    uint64_t global_load_sectors, global_load_bytes;    // 32-byte sectors; bytes asked for
     uint64_t global_store_sectors, global_store_bytes;
     uint64_t shared_accesses;       // warp instructions
     uint64_t shared_conflicts;      // wavefronts beyond those that the bytes need

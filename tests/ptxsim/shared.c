@@ -20,8 +20,8 @@ static void fault_race(warp* w, int lane, uint32_t offset, const char* mine, con
                        uint32_t thread)
 {
     fault(w, FAULT_FAILED, lane,
-          "race in shared memory: %s of byte 0x%x, which thread %u %s with no barrier between", mine,
-          offset + SHARED_FIRST, thread - 1, theirs);
+          "race in shared memory: %s of byte 0x%x, which thread %u %s with no barrier between",
+          mine, offset + SHARED_FIRST, thread - 1, theirs);
 }
 
 static void check_write(warp* w, int lane, uint32_t offset, bool strong, const uint8_t* value)
@@ -68,7 +68,7 @@ static void check_read(warp* w, int lane, uint32_t offset, bool strong)
     if (!strong) s->strong_read = 0;
 }
 
-void shared_check(warp* w, int lane, uint32_t offset, uint32_t bytes, access how,
+void shared_check(warp* w, int lane, uint32_t offset, uint32_t bytes, access_kind how,
                   const void* value)
 {
     const uint8_t* stored = value;
@@ -78,7 +78,9 @@ void shared_check(warp* w, int lane, uint32_t offset, uint32_t bytes, access how
                   how == ACCESS_WRITE ? "write" : "read", offset + k + SHARED_FIRST);
         }
         switch (how) {
-        case ACCESS_WRITE: check_write(w, lane, offset + k, false, stored ? stored + k : NULL); break;
+        case ACCESS_WRITE:
+            check_write(w, lane, offset + k, false, stored ? stored + k : NULL);
+            break;
         case ACCESS_READ: check_read(w, lane, offset + k, false); break;
         case ACCESS_STRONG_READ: check_read(w, lane, offset + k, true); break;
         case ACCESS_ATOMIC:

@@ -354,13 +354,15 @@ int         memory_free(uint64_t address);      // 0, 1: not an allocation, 2: f
 uint64_t    memory_used(int device);
 size_t      memory_live(size_t* count);
 
-typedef enum access { ACCESS_READ, ACCESS_WRITE, ACCESS_STRONG_READ, ACCESS_ATOMIC } access;
+typedef enum access_kind {
+    ACCESS_READ, ACCESS_WRITE, ACCESS_STRONG_READ, ACCESS_ATOMIC
+} access_kind;
 
 // The bytes behind an address, after all checks.  `value` is what a write is going to store.
-uint8_t* reach(warp* w, int lane, space where, uint64_t address, uint32_t bytes, access how,
+uint8_t* reach(warp* w, int lane, space where, uint64_t address, uint32_t bytes, access_kind how,
                const void* value);
-uint8_t* reach_global(warp* w, int lane, uint64_t address, uint32_t bytes, access how);
-void shared_check(warp* w, int lane, uint32_t offset, uint32_t bytes, access how,
+uint8_t* reach_global(warp* w, int lane, uint64_t address, uint32_t bytes, access_kind how);
+void shared_check(warp* w, int lane, uint32_t offset, uint32_t bytes, access_kind how,
                   const void* value);
 void shared_join(cta* c, const uint32_t participants[MAX_WARPS]);
 void count_global(warp* w, const uint64_t* address, uint32_t bytes, uint32_t mask, bool store);
@@ -374,7 +376,7 @@ typedef struct format { int exponent_bits, fraction_bits; bool no_infinity; } fo
 
 extern const format format_f16, format_bf16, format_f32, format_f64, format_e4m3, format_e5m2;
 
-// (-1)^negative * fraction * 2^exponent, with `inexact` for a remainder below, rounded into a format.
+// (-1)^negative * fraction * 2^exponent, `inexact` for a remainder below, rounded into a format.
 uint64_t pack_number(const format* to, bool negative, uint64_t fraction, int exponent, bool inexact,
                      rounding round, bool to_finite);
 uint64_t pack_double(const format* to, double x, rounding round, bool to_finite);
