@@ -23,14 +23,13 @@ typedef struct decoder {
 
 // TYPES AND WORDS
 
-static const struct { const char* name; type t; uint8_t bytes, is_signed; } type_table[] = {
-    { "pred", T_PRED, 1, 0 }, { "b8", T_B8, 1, 0 }, { "b16", T_B16, 2, 0 }, { "b32", T_B32, 4, 0 },
-    { "b64", T_B64, 8, 0 }, { "b128", T_B128, 16, 0 }, { "u8", T_U8, 1, 0 }, { "u16", T_U16, 2, 0 },
-    { "u32", T_U32, 4, 0 }, { "u64", T_U64, 8, 0 }, { "s8", T_S8, 1, 1 }, { "s16", T_S16, 2, 1 },
-    { "s32", T_S32, 4, 1 }, { "s64", T_S64, 8, 1 }, { "f16", T_F16, 2, 0 },
-    { "f16x2", T_F16X2, 4, 0 }, { "bf16", T_BF16, 2, 0 }, { "bf16x2", T_BF16X2, 4, 0 },
-    { "f32", T_F32, 4, 0 }, { "f64", T_F64, 8, 0 }, { "e4m3x2", T_E4M3X2, 2, 0 },
-    { "e5m2x2", T_E5M2X2, 2, 0 }, { "u16x2", T_U16X2, 4, 0 }, { "s16x2", T_S16X2, 4, 1 },
+static const struct { const char* name; type t; } type_table[] = {
+    { "pred", T_PRED }, { "b8", T_B8 }, { "b16", T_B16 }, { "b32", T_B32 }, { "b64", T_B64 },
+    { "b128", T_B128 }, { "u8", T_U8 }, { "u16", T_U16 }, { "u32", T_U32 }, { "u64", T_U64 },
+    { "s8", T_S8 }, { "s16", T_S16 }, { "s32", T_S32 }, { "s64", T_S64 }, { "f16", T_F16 },
+    { "f16x2", T_F16X2 }, { "bf16", T_BF16 }, { "bf16x2", T_BF16X2 }, { "f32", T_F32 },
+    { "f64", T_F64 }, { "e4m3", T_E4M3 }, { "e5m2", T_E5M2 }, { "e4m3x2", T_E4M3X2 },
+    { "e5m2x2", T_E5M2X2 }, { "u16x2", T_U16X2 }, { "s16x2", T_S16X2 }, { "f32x2", T_F32X2 },
 };
 
 type type_of_name(const char* name)
@@ -43,18 +42,19 @@ type type_of_name(const char* name)
 
 uint32_t type_bytes(type t)
 {
-    for (size_t i = 0; i < COUNT(type_table); ++i) {
-        if (type_table[i].t == t) return type_table[i].bytes;
-    }
-    return 0;
+    static const uint8_t bytes[] = {
+        [T_PRED] = 1, [T_B8] = 1, [T_B16] = 2, [T_B32] = 4, [T_B64] = 8, [T_B128] = 16,
+        [T_U8] = 1, [T_U16] = 2, [T_U32] = 4, [T_U64] = 8, [T_S8] = 1, [T_S16] = 2, [T_S32] = 4,
+        [T_S64] = 8, [T_F16] = 2, [T_F16X2] = 4, [T_BF16] = 2, [T_BF16X2] = 4, [T_F32] = 4,
+        [T_F64] = 8, [T_E4M3] = 1, [T_E5M2] = 1, [T_E4M3X2] = 2, [T_E5M2X2] = 2, [T_U16X2] = 4,
+        [T_S16X2] = 4, [T_F32X2] = 8,
+    };
+    return bytes[t];
 }
 
 bool type_is_signed(type t)
 {
-    for (size_t i = 0; i < COUNT(type_table); ++i) {
-        if (type_table[i].t == t) return type_table[i].is_signed;
-    }
-    return false;
+    return t == T_S8 || t == T_S16 || t == T_S32 || t == T_S64 || t == T_S16X2;
 }
 
 bool has(const words* m, const char* word)
@@ -593,17 +593,19 @@ static bool decode_call(decoder* d)
 
 // INSTRUCTIONS
 
-static const op_entry* const all_ops[] = { int_ops, float_ops, half_ops, convert_ops, compare_ops,
-                                           memory_ops, atomic_ops, async_ops, warp_ops,
-                                           control_ops, mma_ops };
+static const op_entry* const all_ops[] = {
+    int_ops, float_ops, convert_ops, compare_ops, memory_ops, atomic_ops, async_ops, warp_ops,
+    control_ops, mma_ops
+};
 
 // What an architecture has from: the first sm, for a piece of an opcode.
 static int lowest_target(const words* m, const char* opcode)
 {
     static const struct { const char* piece; int sm; } table[] = {
         { "cp.async", 80 }, { "m16n8k16", 80 }, { "m16n8k32", 80 }, { "redux", 80 },
-        { "stmatrix", 90 }, { "griddepcontrol", 90 }, { "e4m3x2", 89 }, { "e5m2x2", 89 },
+        { "stmatrix", 90 }, { "griddepcontrol", 90 }, { "e4m3", 89 }, { "e5m2", 89 },
         { "bf16", 80 }, { "xorsign", 86 }, { ".u16x2", 90 }, { ".s16x2", 90 },
+        { ".f32x2", 100 },
     };
     int lowest = 0;
     for (size_t i = 0; i < COUNT(table); ++i) {

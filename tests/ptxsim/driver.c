@@ -54,6 +54,7 @@ static void read_settings(void)
     settings* s = &sim_settings;
     const char* accept = getenv("PTXSIM_ACCEPT");
     const char* late = getenv("PTXSIM_LATE");
+    const char* lazy = getenv("PTXSIM_LAZY");
     const char* log = getenv("PTXSIM_LOG");
     const long processors = sysconf(_SC_NPROCESSORS_ONLN);
     s->sm = read_arch(getenv("PTXSIM_ARCH"));
@@ -66,7 +67,9 @@ static void read_settings(void)
     s->accept_ptx = !accept || strstr(accept, "ptx");
     s->accept_cubin = !accept || strstr(accept, "cubin");
     s->late = late && *late == '1';
-    s->limit = read_bytes(getenv("PTXSIM_LIMIT"), 2000000000u);
+    s->lazy = lazy && *lazy == '1';
+    s->limit = read_bytes(getenv("PTXSIM_LIMIT"), 500000000u);
+    s->num_sms = (int)read_bytes(getenv("PTXSIM_SMS"), 4);
     snprintf(s->log, sizeof s->log, "%s", log ? log : "");
 }
 
@@ -190,7 +193,7 @@ static int attribute(int which)
     case 10: return 32;                         // warp
     case 12: case 82: return 65536;             // registers of a CTA, of a multiprocessor
     case 13: case 36: return 1500000;           // kHz
-    case 16: return 4;                          // multiprocessors
+    case 16: return sim_settings.num_sms;       // multiprocessors
     case 37: return 512;                        // bits of the memory bus
     case 38: return 4 << 20;                    // L2
     case 39: return sm == 75 ? 1024 : sm == 86 || sm == 89 || sm >= 120 ? 1536 : 2048;

@@ -35,8 +35,8 @@ enum { MAX_DEVICES = 8, NON_BLOCKING = 1 };
 typedef struct settings {
     int      sm;                // 90
     uint64_t memory_bytes;
-    int      num_devices, num_threads, driver_version;
-    bool     accept_ptx, accept_cubin, late;
+    int      num_devices, num_threads, num_sms, driver_version;
+    bool     accept_ptx, accept_cubin, late, lazy;
     uint64_t limit;
     char     log[512];
 } settings;

@@ -28,7 +28,8 @@ static void run_copy(warp* w, const insn* i, uint32_t mask)
     ++w->cta->time;
     EACH_LANE LANE_IN(mask) {
         const uint32_t bytes = (uint32_t)get_lane(w, &i->o[2], l);
-        const bool partial = i->o[3].kind == OPERAND_REG;
+        // A 64-bit operand there is a cache policy.
+        const bool partial = i->o[3].kind == OPERAND_REG && i->o[3].width == 4;
         const uint32_t useful = partial ? (uint32_t)get_lane(w, &i->o[3], l) : bytes;
         to[l] = WINDOW_OFFSET(get_lane(w, d, l) + (uint64_t)d->offset);
         from[l] = get_lane(w, s, l) + (uint64_t)s->offset;
@@ -109,7 +110,7 @@ static handler choose(const words* m, insn* i)
 }
 
 const op_entry async_ops[] = {
-    { "cp", "async ca cg shared shared::cta global L2::64B L2::128B L2::256B commit_group "
-      "wait_group wait_all", choose, PTXSIM_MEMORY, 0 },
+    { "cp", "async ca cg shared shared::cta global L2::64B L2::128B L2::256B L2::cache_hint "
+      "commit_group wait_group wait_all", choose, PTXSIM_MEMORY, 0 },
     { NULL, NULL, NULL, 0, 0 },
 };

@@ -40,6 +40,17 @@ void warp_pick(warp* w)
     w->pc = pc;
 }
 
+// For an instruction that needs the whole warp, reached by lanes that ran ahead: they wait after
+// all.
+bool warp_steps_back(warp* w, uint32_t mask)
+{
+    if (!w->ahead || mask == w->initial) return false;
+    --w->pc;
+    warp_save(w);
+    w->active = 0, w->ahead = false;
+    return true;
+}
+
 static void pick_again(warp* w)
 {
     warp_save(w);
@@ -161,6 +172,8 @@ static void leave(warp* w, uint32_t mask)
 {
     w->live &= ~mask;
     w->active &= ~mask;
+    // Nobody waits for lanes that have exited: the parked ones look again.
+    w->parked = 0;
     if (!w->active) warp_pick(w);
 }
 

@@ -90,7 +90,12 @@ static uint64_t to_format(const insn* i, type to, value v, bool to_finite)
     if (i->sub) x = to_integral(x, i->round);
     if (i->sat) x = x > 0 ? (x < 1 ? x : 1) : 0;
     if (i->relu && x <= 0) x = 0;
-    uint64_t bits = pack_double(f, x, i->sub ? ROUND_NEAREST : i->round, to_finite);
+    const rounding round = i->sub ? ROUND_NEAREST : i->round;
+    if (round == ROUND_NEAREST && !to_finite) {
+        if (f == &format_f16) return float_to_f16(x);
+        if (f == &format_bf16) return float_to_bf16(x);
+    }
+    uint64_t bits = pack_double(f, x, round, to_finite);
     if (to == T_F32 && i->ftz) bits = flush_f32(bits);
     return bits;
 }

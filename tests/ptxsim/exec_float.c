@@ -224,6 +224,37 @@ static void run_testp(warp* w, const insn* i, uint32_t mask)
     pred_write(w, &i->o[0], r, mask);
 }
 
+// PAIRS OF F32
+
+// sub: 0 add, 1 multiply, 2 multiply and add
+static uint32_t pair_part(const insn* i, uint64_t a, uint64_t b, uint64_t c)
+{
+    float x = float_of_bits((uint32_t)a), y = float_of_bits((uint32_t)b);
+    float z = float_of_bits((uint32_t)c);
+    if (i->ftz) x = flushed(x), y = flushed(y), z = flushed(z);
+    float r = i->sub == 0 ? x + y : i->sub == 1 ? x * y : fmaf(x, y, z);
+    if (i->ftz) r = flushed(r);
+    return r != r ? 0x7fffffffu : bits_of_float(r);
+}
+
+static void run_pair(warp* w, const insn* i, uint32_t mask)
+{
+    const lane64 *a = reg64(w, &i->o[1]), *b = reg64(w, &i->o[2]), *c = reg64(w, &i->o[3]);
+    uint64_t r[32];
+    EACH_LANE {
+        r[l] = (uint64_t)pair_part(i, a[l] >> 32, b[l] >> 32, c[l] >> 32) << 32 |
+               pair_part(i, a[l], b[l], c[l]);
+    }
+    put64(w, &i->o[0], r, mask);
+}
+
+static handler choose_pair(const words* m, insn* i)
+{
+    if (i->round != ROUND_NEAREST || i->sat || i->relu) return NULL;
+    i->sub = strcmp(m->base, "add") == 0 ? 0 : strcmp(m->base, "mul") == 0 ? 1 : 2;
+    return i->sub < 2 || strcmp(m->base, "fma") == 0 ? run_pair : NULL;
+}
+
 // CHOICE
 
 typedef struct by_kind {
@@ -258,6 +289,7 @@ static handler choose(const words* m, insn* i)
     if (m->num_types != 1) return NULL;
     const type t = m->types[0];
     if (type_is_half(t)) return choose_half(m, i);
+    if (t == T_F32X2) return choose_pair(m, i);
     if (t != T_F32 && t != T_F64) return NULL;
     i->sub = has(m, "NaN");
     i->sub2 = has(m, "xorsign");

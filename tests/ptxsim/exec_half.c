@@ -29,10 +29,9 @@ static double value_of(const insn* i, uint32_t bits)
 
 static uint32_t rounded(const insn* i, double x)
 {
-    const format* to = is_bf16(i->type) ? &format_bf16 : &format_f16;
     if (i->sat) x = x > 0 ? (x < 1 ? x : 1) : 0;
     if (i->relu && x < 0) x = 0;
-    uint32_t bits = (uint32_t)pack_double(to, x, ROUND_NEAREST, false);
+    uint32_t bits = is_bf16(i->type) ? float_to_bf16(x) : float_to_f16(x);
     if (i->ftz && !(bits & 0x7c00u)) bits &= 0x8000u;
     // A negative value that rounds to zero is clipped as well.
     return i->relu && bits == 0x8000u ? 0 : bits;
@@ -102,9 +101,3 @@ handler choose_half(const words* m, insn* i)
     }
     return NULL;
 }
-
-// The only words that f32 does not have.
-const op_entry half_ops[] = {
-    { "tanh", "approx", choose_half, PTXSIM_FLOAT, 1 },
-    { NULL, NULL, NULL, 0, 0 },
-};

@@ -88,10 +88,12 @@ OPERATION(sub_sat_s32, lane32, reg32, put32, uint32_t, int32_t,
           (int64_t)a - b > INT32_MAX ? INT32_MAX : (int64_t)a - b < INT32_MIN ? INT32_MIN :
           (int64_t)a - b)
 
+static inline int32_t low_24(int32_t x) { return (int32_t)((uint32_t)x << 8) >> 8; }
+
 // 24-bit products.
 OPERATION(mul24_u32, lane32, reg32, put32, uint32_t, uint32_t, (a & 0xffffffu) * (b & 0xffffffu))
 OPERATION(mul24_s32, lane32, reg32, put32, uint32_t, int32_t,
-          (uint32_t)(a << 8 >> 8) * (uint32_t)(b << 8 >> 8))
+          (uint32_t)low_24(a) * (uint32_t)low_24(b))
 
 static inline uint32_t sum_of_differences(uint32_t a, uint32_t b) { return a > b ? a - b : b - a; }
 

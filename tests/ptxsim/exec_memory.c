@@ -185,6 +185,18 @@ static handler choose_ld(const words* m, insn* i)
 
 static handler choose_st(const words* m, insn* i) { return read_shape(m, i) ? run_st : NULL; }
 
+// A policy changes nothing here: it is 0.
+static void run_policy(warp* w, const insn* i, uint32_t mask)
+{
+    EACH_LANE LANE_IN(mask) set_lane(w, &i->o[0], l, 0);
+}
+
+static handler choose_policy(const words* m, insn* i)
+{
+    (void)i;
+    return m->num_types == 1 && m->types[0] == T_B64 ? run_policy : NULL;
+}
+
 static handler choose_prefetch(const words* m, insn* i)
 {
     (void)m, (void)i;
@@ -195,7 +207,7 @@ static handler choose_prefetch(const words* m, insn* i)
     " ca cg cs lu cv wb wt v2 v4 v8 global shared shared::cta local param param::entry"            \
     " param::func const volatile relaxed cta cluster gpu sys"                                      \
     " L1::evict_normal L1::evict_unchanged L1::evict_first L1::evict_last L1::no_allocate"         \
-    " L2::64B L2::128B L2::256B L2::evict_normal L2::evict_first L2::evict_last weak"
+    " L2::64B L2::128B L2::256B L2::evict_normal L2::evict_first L2::evict_last L2::cache_hint weak"
 
 const op_entry memory_ops[] = {
     { "ld", "nc acquire" CACHE_WORDS, choose_ld, PTXSIM_MEMORY, 1 },
@@ -204,6 +216,8 @@ const op_entry memory_ops[] = {
     { "prefetch", "global local L1 L2 L2::evict_last L2::evict_normal", choose_prefetch,
       PTXSIM_MEMORY, 0 },
     { "prefetchu", "L1", choose_prefetch, PTXSIM_MEMORY, 0 },
+    { "createpolicy", "fractional L2::evict_first L2::evict_last L2::evict_normal "
+      "L2::evict_unchanged", choose_policy, PTXSIM_MEMORY, 1 },
     { "discard", "global L2", choose_prefetch, PTXSIM_MEMORY, 0 },
     { NULL, NULL, NULL, 0, 0 },
 };

@@ -13,9 +13,11 @@
 
 enum { MOST_K = 32 };
 
-static void check_whole(warp* w, uint32_t mask)
+// False: not yet.
+static bool is_whole(warp* w, uint32_t mask)
 {
-    if (mask == 0xffffffffu) return;
+    if (mask == 0xffffffffu) return true;
+    if (warp_steps_back(w, mask)) return false;
     fault(w, FAULT_FAILED, first_lane(mask), "a matrix instruction of lanes 0x%08x alone", mask);
 }
 
@@ -25,6 +27,8 @@ static double element(type t, uint32_t bits, int at)
     switch (t) {
     case T_BF16: return (double)bf16_to_float(half);
     case T_F16: return (double)f16_to_float(half);
+    case T_E4M3: return unpack_double(&format_e4m3, bits >> 8 * (at & 3) & 0xff);
+    case T_E5M2: return unpack_double(&format_e5m2, bits >> 8 * (at & 3) & 0xff);
     case T_S8: return (int8_t)(bits >> 8 * (at & 3));
     default: return (uint8_t)(bits >> 8 * (at & 3));
     }
@@ -118,7 +122,7 @@ static void write_d(warp* w, const insn* i, double d[16][8])
 // round: 8 rows (ROUND_ZERO) or 16
 static void run_mma(warp* w, const insn* i, uint32_t mask)
 {
-    check_whole(w, mask);
+    if (!is_whole(w, mask)) return;
     double a[16][MOST_K], b[MOST_K][8], c[16][8];
     const int rows = i->round == ROUND_ZERO ? 8 : 16;
     read_a(w, i, rows, a);
@@ -137,6 +141,8 @@ static void run_mma(warp* w, const insn* i, uint32_t mask)
 
 static bool is_byte(type t) { return t == T_S8 || t == T_U8; }
 
+static bool is_fp8(type t) { return t == T_E4M3 || t == T_E5M2; }
+
 // Types are in the order of D, A, B, C.
 static handler choose_mma(const words* m, insn* i)
 {
@@ -146,9 +152,10 @@ static handler choose_mma(const words* m, insn* i)
     };
     if (m->num_types != 4 || !has(m, "sync") || !has(m, "row") || !has(m, "col")) return NULL;
     const type d = m->types[0], a = m->types[1], b = m->types[2];
-    const bool bytes = is_byte(a) && is_byte(b);
+    const bool integers = is_byte(a) && is_byte(b), bytes = integers || (is_fp8(a) && is_fp8(b));
     if (d != m->types[3] || (!bytes && (a != b || (a != T_F16 && a != T_BF16)))) return NULL;
-    if (bytes ? d != T_S32 : d != T_F32 && !(d == T_F16 && a == T_F16)) return NULL;
+    if (integers ? d != T_S32 : d != T_F32 && !(d == T_F16 && a != T_BF16)) return NULL;
+    if (has(m, "satfinite") && !integers) return NULL;
     for (size_t k = 0; k < COUNT(shapes); ++k) {
         if (!has(m, shapes[k].shape) || shapes[k].bytes != bytes) continue;
         i->type = a, i->type2 = b;
@@ -156,7 +163,7 @@ static handler choose_mma(const words* m, insn* i)
         i->sub2 = (uint8_t)((has(m, "satfinite") ? 1 : 0) | (d == T_F16 ? 2 : 0) |
                             (d == T_S32 ? 4 : 0));
         i->round = shapes[k].rows == 8 ? ROUND_ZERO : ROUND_NEAREST;
-        return bytes || !has(m, "satfinite") ? run_mma : NULL;
+        return run_mma;
     }
     return NULL;
 }
@@ -177,7 +184,7 @@ static void row_addresses(warp* w, const insn* i, const operand* o, int count, u
 // sub: matrices; sub2: transposed
 static void run_ldmatrix(warp* w, const insn* i, uint32_t mask)
 {
-    check_whole(w, mask);
+    if (!is_whole(w, mask)) return;
     const operand* o = &i->o[1];
     uint64_t address[32];
     row_addresses(w, i, o, i->sub, address);
@@ -200,7 +207,7 @@ static void run_ldmatrix(warp* w, const insn* i, uint32_t mask)
 
 static void run_stmatrix(warp* w, const insn* i, uint32_t mask)
 {
-    check_whole(w, mask);
+    if (!is_whole(w, mask)) return;
     const operand* o = &i->o[0];
     uint64_t address[32];
     row_addresses(w, i, o, i->sub, address);
@@ -226,7 +233,7 @@ static void run_stmatrix(warp* w, const insn* i, uint32_t mask)
 
 static void run_movmatrix(warp* w, const insn* i, uint32_t mask)
 {
-    check_whole(w, mask);
+    if (!is_whole(w, mask)) return;
     const lane32* a = reg32(w, &i->o[1]);
     uint32_t bits[32];
     EACH_LANE {

@@ -259,6 +259,7 @@ static void arrive(warp* w, const insn* i, uint32_t mask, uint32_t number, uint3
     cta* c = w->cta;
     barrier* b = &c->barriers[number];
     if (!expected) expected = (uint32_t)c->num_warps * 32;
+    if (i->sub2 && warp_steps_back(w, mask)) return;
     check_arrival(w, i, mask, expected);
     if (b->expected && b->expected != expected) {
         fault(w, FAULT_FAILED, first_lane(mask),
@@ -322,10 +323,12 @@ static handler choose_bar(const words* m, insn* i)
     return run_bar;
 }
 
+// Acquires and releases, in a form that the thread sanitizer follows.
 static void run_fence(warp* w, const insn* i, uint32_t mask)
 {
+    static uint32_t fences;
     (void)w, (void)i, (void)mask;
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    __atomic_fetch_add(&fences, 1, __ATOMIC_SEQ_CST);
 }
 
 static handler choose_fence(const words* m, insn* i)

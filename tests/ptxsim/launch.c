@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SLICE = 4096 };      // instructions of one warp before the next has its turn
+// Instructions of one warp before the next has its turn; turns after which lanes that wait at a
+// join may go on: what they hold may be what the others spin for.
+enum { SLICE = 4096, PATIENCE = 16 };
 
 uint32_t thread_of(const warp* w, int lane) { return (uint32_t)(w->index * 32 + lane); }
 
@@ -46,7 +48,7 @@ void fault(warp* w, int code, int lane, const char* format, ...)
     describe_place(w, lane, where, sizeof where);
     pthread_mutex_lock(&run->lock);
     if (!run->status) {
-        run->status = code;
+        __atomic_store_n(&run->status, code, __ATOMIC_RELAXED);
         snprintf(run->fault, sizeof run->fault, "%s; %s", what, where);
     }
     pthread_mutex_unlock(&run->lock);
@@ -93,12 +95,31 @@ static void step(warp* w, const insn* i)
     ++stats->warp_instructions[i->stat_class];
     if (!mask) return;
     stats->lane_instructions[i->stat_class] += (uint64_t)__builtin_popcount(mask);
+    const bool passes = w->cta->launch->lazy && i->stat_class <= PTXSIM_FLOAT;
+    uint32_t unknown = 0;
     for (uint32_t k = 0; k < i->num_uses; ++k) {
-        const uint32_t unknown = mask & ~w->defined[i->uses[k]];
-        if (unknown) fault_register(w, i, i->uses[k], unknown);
+        const uint32_t lanes = mask & ~w->defined[i->uses[k]];
+        if (lanes && !passes) fault_register(w, i, i->uses[k], lanes);
+        unknown |= lanes;
     }
     for (uint32_t k = 0; k < i->num_defs; ++k) w->defined[i->defs[k]] |= mask;
     i->run(w, i, mask);
+    for (uint32_t k = 0; unknown && k < i->num_defs; ++k) w->defined[i->defs[k]] &= ~unknown;
+}
+
+// The group with the highest program counter, alone.
+static void pick_ahead(warp* w)
+{
+    uint32_t pc = 0, lanes = 0;
+    warp_save(w);
+    EACH_LANE LANE_IN(w->live & ~w->parked & ~w->waiting) {
+        if (w->depth[l] || w->lane_pc[l] < pc) continue;
+        lanes = (w->lane_pc[l] > pc ? 0 : lanes) | 1u << l;
+        pc = w->lane_pc[l];
+    }
+    if (!lanes) return;
+    w->active = lanes, w->pc = pc, w->merge_pc = UINT32_MAX;
+    w->ahead = true;
 }
 
 // Until the warp cannot go on or its slice ends.  False: it did nothing.
@@ -107,7 +128,9 @@ static bool run_warp(warp* w)
     const insn* code = w->cta->launch->mod->code;
     if (!w->active) warp_pick(w);
     if (!w->active) return false;
+    if (++w->slices % PATIENCE == 0 && w->merge_pc != UINT32_MAX) pick_ahead(w);
     for (int n = 0; n < SLICE; ++n) {
+        ++w->cta->steps;
         step(w, &code[w->pc]);
         if (!w->active) warp_pick(w);
         if (!w->active) break;
@@ -116,7 +139,11 @@ static bool run_warp(warp* w)
             warp_pick(w);
         }
     }
-    w->cta->steps += SLICE;
+    if (w->ahead && w->active) {
+        warp_save(w);
+        warp_pick(w);
+    }
+    w->ahead = false;
     return true;
 }
 
@@ -159,10 +186,10 @@ static void run_warps(cta* c)
         }
         if (!alive) return;
         if (!progress) fault_stuck(c);
-        if (c->steps > c->launch->limit * (uint64_t)c->num_warps) {
+        if (c->steps > c->launch->limit) {
             fault(&c->warps[0], FAULT_TIMEOUT, 0, "the CTA does not end");
         }
-        if (c->launch->status) longjmp(c->stop, 1);
+        if (__atomic_load_n(&c->launch->status, __ATOMIC_RELAXED)) longjmp(c->stop, 1);
     }
 }
 
@@ -240,7 +267,8 @@ static void start_warp(cta* c, int index)
     const launch* run = c->launch;
     const int lanes = c->num_threads - 32 * index;
     w->initial = w->live = w->active = lanes >= 32 ? 0xffffffffu : (1u << lanes) - 1;
-    w->parked = w->waiting = 0;
+    w->parked = w->waiting = w->slices = 0;
+    w->ahead = false;
     w->pc = run->fn->code_first, w->merge_pc = UINT32_MAX;
     w->num_copies = 0;
     memset(w->depth, 0, sizeof w->depth);
@@ -328,7 +356,7 @@ static void* work(void* argument)
     cta* volatile c = make_cta(run);
     if (!c || !c->locals || !c->masks || !c->files || !c->shadow || !c->shared) {
         pthread_mutex_lock(&run->lock);
-        if (!run->status) run->status = FAULT_FAILED;
+        if (!run->status) __atomic_store_n(&run->status, FAULT_FAILED, __ATOMIC_RELAXED);
         pthread_mutex_unlock(&run->lock);
         if (c) free_cta(c);
         return NULL;

@@ -49,7 +49,8 @@ uint64_t memory_allocate(uint64_t bytes, int device, const char* name)
 {
     allocation* one = calloc(1, sizeof *one);
     if (!one) return 0;
-    one->bytes = bytes, one->device = device, one->name = name;
+    one->bytes = bytes, one->device = device;
+    if (name) one->name = strdup(name);
     one->data = calloc(bytes + 1, 1);
     one->written = calloc(bytes + 1, 1);
     pthread_rwlock_wrlock(&lock);

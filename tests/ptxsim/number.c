@@ -147,24 +147,24 @@ double unpack_double(const format* from, uint64_t bits)
     return negative ? -x : x;
 }
 
-float f16_to_float(uint32_t bits)
-{
-    const uint32_t sign = (bits & 0x8000u) << 16, rest = bits & 0x7fffu;
-    if (rest >= 0x7c00u) return float_of_bits(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
-    if (rest >= 0x400u) return float_of_bits(sign | ((rest << 13) + 0x38000000u));
-    const float x = (float)rest * 5.9604644775390625e-8f;      // 2^-24
-    return float_of_bits(sign | bits_of_float(x));
-}
-
-float bf16_to_float(uint32_t bits) { return float_of_bits(bits << 16); }
-
+// The normal values go by integers: a carry out of the fraction moves the exponent.
 uint32_t float_to_f16(double x)
 {
+    const uint64_t bits = bits_of_double(x), size = bits & UINT64_MAX >> 1;
+    if (x - x == 0 && size >= bits_of_double(0x1p-14) && size < bits_of_double(65520.0)) {
+        const uint64_t rounded = size + (((uint64_t)1 << 41) - 1) + (size >> 42 & 1);
+        return (uint32_t)(bits >> 48 & 0x8000u) | (uint32_t)((rounded >> 42) - (1008u << 10));
+    }
     return (uint32_t)pack_double(&format_f16, x, ROUND_NEAREST, false);
 }
 
 uint32_t float_to_bf16(double x)
 {
+    const uint64_t bits = bits_of_double(x), size = bits & UINT64_MAX >> 1;
+    if (x - x == 0 && size >= bits_of_double(0x1p-126) && size < bits_of_double(0x1.ffp127)) {
+        const uint64_t rounded = size + (((uint64_t)1 << 44) - 1) + (size >> 45 & 1);
+        return (uint32_t)(bits >> 48 & 0x8000u) | (uint32_t)((rounded >> 45) - (896u << 7));
+    }
     return (uint32_t)pack_double(&format_bf16, x, ROUND_NEAREST, false);
 }
 

@@ -218,11 +218,13 @@ static symbol* parse_variable(parser* p, symbol_kind kind)
             if (t == T_NONE) fail(p, "a variable of type %s", name);
         }
     }
+    if (t == T_NONE || t == T_PRED) fail(p, "a variable without a type");
     symbol* s = add_symbol(p, next_name(p, name, sizeof name), kind);
     s->type = t;
     s->bytes = (uint64_t)type_bytes(t) * vector;
     s->align = align > s->bytes || kind != SYM_KERNEL_PARAM ? align : (uint32_t)s->bytes;
     if (!s->align) s->align = (uint32_t)s->bytes;
+    if (s->align & (s->align - 1)) fail(p, ".align %u", s->align);
     while (take(p, '[')) {
         if (take(p, ']')) {
             s->bytes = 0;

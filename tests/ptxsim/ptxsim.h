@@ -1,6 +1,6 @@
 // ptxsim.h -- what a test may ask the stand-in libcuda beyond the driver's own functions.
 //
-// Environment, read at cuInit:
+// Environment, read at the first cuInit (NVRTC calls it too, where it finds this library loaded):
 //     PTXSIM_ARCH      compute capability to report, as sm_90 or 9.0        (sm_90)
 //     PTXSIM_MEMORY    bytes of device memory, with k, m or g               (8g)
 //     PTXSIM_DEVICES   number of devices                                    (1)
@@ -8,7 +8,10 @@
 //     PTXSIM_DRIVER    version to report; PTX of a later toolkit is refused (13000)
 //     PTXSIM_ACCEPT    images accepted, of: ptx, cubin (those registered)   (ptx,cubin)
 //     PTXSIM_LOG       file that faults are appended to; - is stderr        (none)
-//     PTXSIM_LIMIT     warp instructions one CTA may run                    (2000000000)
+//     PTXSIM_SMS       multiprocessors to report                            (4)
+//     PTXSIM_LIMIT     warp instructions one CTA may run                    (500000000)
+//     PTXSIM_LAZY      1: a register never written is a fault where it reaches memory, a branch or
+//                      another lane, not in arithmetic                      (0)
 //     PTXSIM_LATE      1: stream work runs at the latest moment that is legal       (0)
 
 #ifndef PTXSIM_H

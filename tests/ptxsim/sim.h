@@ -38,7 +38,7 @@ typedef enum type {
     T_U8, T_U16, T_U32, T_U64,
     T_S8, T_S16, T_S32, T_S64,
     T_F16, T_F16X2, T_BF16, T_BF16X2, T_F32, T_F64,
-    T_E4M3X2, T_E5M2X2, T_U16X2, T_S16X2
+    T_E4M3, T_E5M2, T_E4M3X2, T_E5M2X2, T_U16X2, T_S16X2, T_F32X2
 } type;
 
 typedef enum space { SPACE_GENERIC, SPACE_GLOBAL, SPACE_SHARED, SPACE_LOCAL, SPACE_PARAM } space;
@@ -235,7 +235,7 @@ typedef struct op_entry {
     uint8_t     num_dst;        // operands written
 } op_entry;
 
-extern const op_entry int_ops[], float_ops[], half_ops[], convert_ops[], compare_ops[];
+extern const op_entry int_ops[], float_ops[], convert_ops[], compare_ops[];
 extern const op_entry memory_ops[], atomic_ops[], async_ops[], warp_ops[], control_ops[], mma_ops[];
 bool type_is_half(type t);
 handler choose_half(const words* m, insn* i);
@@ -266,6 +266,8 @@ struct warp {
     uint32_t  arrived;                  // live lanes at the barrier number `barrier`
     int       barrier;
     uint32_t  carry;
+    uint32_t  slices;           // turns of the warp
+    bool      ahead;            // lanes run that would wait at a join: see run_warp
     uint32_t  pc, merge_pc;
     uint32_t  lane_pc[32];
     uint8_t   depth[32];
@@ -315,6 +317,7 @@ struct launch {
     uint32_t  dynamic_bytes;
     const uint8_t* params;
     uint64_t  next_cta, num_ctas, limit;
+    bool      lazy;             // arithmetic may read registers never written
     pthread_mutex_t lock;
     ptxsim_stats stats;
     int       status;           // CUDA error; 0: none
@@ -332,6 +335,7 @@ void fault(warp* w, int code, int lane, const char* format, ...)
 int  first_lane(uint32_t mask);
 void warp_save(warp* w);
 void warp_pick(warp* w);
+bool warp_steps_back(warp* w, uint32_t mask);
 bool warp_gather(warp* w, const insn* i, uint32_t* mask, uint32_t members);
 uint32_t thread_of(const warp* w, int lane);
 
@@ -381,8 +385,6 @@ uint64_t pack_number(const format* to, bool negative, uint64_t fraction, int exp
                      rounding round, bool to_finite);
 uint64_t pack_double(const format* to, double x, rounding round, bool to_finite);
 double   unpack_double(const format* from, uint64_t bits);
-float    f16_to_float(uint32_t bits);
-float    bf16_to_float(uint32_t bits);
 uint32_t float_to_f16(double x);        // nearest even; NaN is 0x7fff
 uint32_t float_to_bf16(double x);
 double   add_to_odd(double x, double y);
@@ -410,6 +412,17 @@ static inline double double_of_bits(uint64_t x)
     union { uint64_t u; double f; } both = { x };
     return both.f;
 }
+
+static inline float f16_to_float(uint32_t bits)
+{
+    const uint32_t sign = (bits & 0x8000u) << 16, rest = bits & 0x7fffu;
+    if (rest >= 0x7c00u) return float_of_bits(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
+    if (rest >= 0x400u) return float_of_bits(sign | ((rest << 13) + 0x38000000u));
+    const float x = (float)rest * 5.9604644775390625e-8f;      // 2^-24
+    return float_of_bits(sign | bits_of_float(x));
+}
+
+static inline float bf16_to_float(uint32_t bits) { return float_of_bits(bits << 16); }
 
 // REGISTERS
 
