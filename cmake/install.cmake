@@ -21,6 +21,9 @@ else()
     get_filename_component(kvloom_pc_libs "${KVLOOM_LUA_LIBRARY}" NAME_WLE)
     string(REGEX REPLACE "^lib" "-l" kvloom_pc_libs "${kvloom_pc_libs}")
 endif()
+# From the folder of the file up to the prefix: `cmake --install --prefix` may move it.
+file(RELATIVE_PATH kvloom_pc_up "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/prefix")
+string(REGEX REPLACE "/$" "" kvloom_pc_up "${kvloom_pc_up}")
 configure_file(cmake/kvloom.pc.in "${PROJECT_BINARY_DIR}/kvloom.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/kvloom.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 

@@ -332,7 +332,7 @@ Test(api, specs_mean_what_the_manual_says)
         { "kivi:k2,v2,g32", 2.5, 2.5, 4, 128, 32 }, { "kivi:meta=f16", 3, 3, 4, 128, 32 },
         { "kivi:k2,v4,g64", 2.25, 4.25, 4, 128, 64 }, { "rtn", 4.5, 4.5, 4, 128, 1 },
         { "rtn:b3,g64,meta=f16", 3.5, 3.5, 4, 128, 1 }, { "q8_0:meta=8bit", 8.25, 8.25, 0, 0, 1 },
-        { "q8_0/kivi", 8.5, 2.5, 0, 0, 1 }, { "kivi/f16", 2.5, 16, 4, 128, 32 },
+        { "q8_0/kivi", 8.5, 2.5, 4, 128, 1 }, { "kivi/f16", 2.5, 16, 4, 128, 32 },
         { "kivi:sink=0,recent=7,chunk=96", 2.5, 2.5, 0, 7, 96 }, { "f16:sink=5", 16, 16, 5, 0, 1 },
     };
     kvl_context* ctx = test_context(&reference, 1);

@@ -126,6 +126,12 @@ if command -v "${KVLOOM_CC:-cc}" >/dev/null 2>&1; then
     accepts "cache: warm" "" kvloom-cache warm kivi:k2,v2,g32
     accepts "cache: list names what is warm" "ok" kvloom-cache list
     accepts "cache: verify after warm" "" kvloom-cache verify
+    # What is compiled is found where there is no compiler; what is not, is not.
+    KVLOOM_CC=/no/such/cc
+    export KVLOOM_CC
+    accepts "cache: a warm kernel needs no compiler" "" kvloom-cache warm kivi:k2,v2,g32
+    refuses "cache: a cold one does" "/no/such/cc" kvloom-cache warm kivi:k3,v3,g32
+    unset KVLOOM_CC
     # Damage: some bytes of a kernel are overwritten.
     entry=$(find "$KVLOOM_CACHE_DIR" -type f -name '*.so' | head -n 1)
     if [ -n "$entry" ]; then

@@ -32,19 +32,13 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-prompt="Here is a note about rivers. A river begins high in the hills, where rain and melting
-snow gather into small streams. The streams run together, and the water cuts a narrow valley,
-because it falls quickly and carries sand and stones along. Further down the land is flatter.
-There the river is wide and slow, it bends from side to side, and it drops the sand that it has
-carried. When it floods, it leaves a thin layer of mud on the fields beside it, and for this
-reason many of the oldest towns and farms of the world lie on the banks of rivers. People have
-drunk from them, washed in them, sailed on them, and built mills and later dams to use the force
-of the water. At the end the river meets the sea. Where the sea is calm the river may build a
-delta, a flat land of mud and many channels, full of birds and fish. Where tides are strong it
-ends in a broad mouth, and salt water runs far inland twice a day. Explain to a pupil, in your
-own words, how a river changes on its way from the hills to the sea, and why people settled on
-its banks."
-prompt=$(printf '%s' "$prompt" | tr '\n' ' ')
+prompt="Write a short story about an old lighthouse keeper, his cat, and the night of the great storm."
+
+# A spec that cannot be parsed is refused before anything is decoded.
+if ! build/bin/decode -m "$model" -p x -n 1 --cache "$spec" >/dev/null 2>"$work/messages"; then
+    cat "$work/messages" >&2
+    exit 1
+fi
 
 # decode_with SPEC FILE OPTIONS: the text goes to stdout, the figures to the file.
 decode_with() {

@@ -13,6 +13,8 @@ static int failed(eval_engine* engine, const char* message)
     return MODEL_FAILED;
 }
 
+// Steps in the engine's arithmetic: activations in 8 bits would turn the last bit of a sum into
+// another token long before a quantized row is read.
 static int generate(eval_engine* engine, const char* cache, const eval_prompt* prompt,
                     eval_generation* out)
 {
@@ -22,7 +24,8 @@ static int generate(eval_engine* engine, const char* cache, const eval_prompt* p
     int status = eval_engine_open(engine, cache, 0, &s);
     if (status == MODEL_OK) {
         const model_run run = { .ids = prompt->ids, .count = prompt->count, .logits = logits,
-                                .rows_through_cache = true };
+                                .rows_through_cache = true,
+                                .products = engine->desc.products };
         engine->stopped = false;
         status = model_run_tokens(s, &run);
         for (int64_t i = 0; status == MODEL_OK && i < prompt->num_tokens; i++) {
@@ -30,7 +33,9 @@ static int generate(eval_engine* engine, const char* cache, const eval_prompt* p
             if (engine->stopped) {
                 status = MODEL_STOPPED;
             } else if (i + 1 < prompt->num_tokens) {
-                status = model_step(s, out->ids[i], logits);
+                const model_run step = { .ids = &out->ids[i], .count = 1, .logits = logits,
+                                         .products = engine->desc.products };
+                status = model_run_tokens(s, &step);
             }
         }
         if (status != MODEL_OK && status != MODEL_STOPPED) {

@@ -93,19 +93,22 @@ static void make_row(const eval_results* r, int index, table_row* row)
 static void print_row(FILE* out, const table_row* row, const int* widths, bool markdown)
 {
     for (int i = 0; i < COLUMNS; i++) {
-        const char* code = markdown && i == 0 ? "`" : "";
-        fprintf(out, "%s%s%*s%s", markdown ? "| " : i > 0 ? "  " : "", code,
-                i == 0 ? -widths[i] : widths[i], row->cells[i], code);
+        char cell[CELL_BYTES + 2];
+        const int quoted = markdown && i == 0 ? 2 : 0;
+        snprintf(cell, sizeof cell, quoted ? "`%s`" : "%s", row->cells[i]);
+        fputs(markdown ? "| " : i > 0 ? "  " : "", out);
+        fprintf(out, "%*s", i == 0 ? -widths[i] - quoted : widths[i], cell);
         if (markdown) { fputc(' ', out); }
     }
     fputs(markdown ? "|\n" : "\n", out);
 }
 
+// Numbers stand to the right.
 static void print_rule(FILE* out, const int* widths)
 {
     for (int i = 0; i < COLUMNS; i++) {
         fputs("| ", out);
-        for (int j = 0; j < widths[i]; j++) { fputc('-', out); }
+        for (int j = 0; j < widths[i] - (i > 0); j++) { fputc('-', out); }
         fputs(i == 0 ? "-- " : ": ", out);  // the first cell has two quotes
     }
     fputs("|\n", out);

@@ -79,7 +79,10 @@ int main(int argc, char** argv)
             const bool any = results.num_caches > 0 && results.num_positions > 0 &&
                              results.base_perplexity > 0.0;
             if (any && report(&options, &results) != 0) { status = 1; }
-            if (status == 0 && results.interrupted) { status = STATUS_INTERRUPTED; }
+            if (status == 0 && results.interrupted) {
+                if (!any) { fail("interrupted before a window was finished"); }
+                status = STATUS_INTERRUPTED;
+            }
             eval_results_free(&results);
         }
     }

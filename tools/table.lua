@@ -6,10 +6,30 @@
 package.path = "gen/?.lua"
 local stages = require "stages"
 
+-- A mistake in a part or a codec is one line: file, what, rule.
+local function fail(...)
+    io.stderr:write("table.lua: ", string.format(...), "\n")
+    os.exit(1)
+end
+
+local function load_table(path)
+    local chunk, message = loadfile(path, "t", {})
+    if not chunk then fail("%s", message) end
+    local ok, value = pcall(chunk)
+    if not ok then fail("%s", value) end
+    if type(value) ~= "table" then fail("%s: must return a table", path) end
+    if type(value.name) ~= "string" or not value.name:match("^[a-z0-9][a-z0-9_]*$") then
+        fail("%s: name = %s: must be small letters, digits and _", path, tostring(value.name))
+    end
+    if type(value.text) ~= "string" then fail("%s: text: must be a line for people", path) end
+    value.path = path
+    return value
+end
+
 local parts, codecs, list = {}, {}, nil
 list = parts
 for _, path in ipairs(arg) do
-    if path == "--" then list = codecs else list[#list + 1] = assert(loadfile(path, "t", {}))() end
+    if path == "--" then list = codecs else list[#list + 1] = load_table(path) end
 end
 table.sort(parts, function(a, b) return a.name < b.name end)
 
@@ -44,7 +64,9 @@ for _, stage in ipairs(stages) do
     for i, one in ipairs(w) do index[stage.name][one.name] = i - 1 end
 end
 for _, part in ipairs(parts) do
-    assert(words[part.stage], ("%s: stage = %s: no such stage"):format(part.name, part.stage))
+    if not words[part.stage] then
+        fail("%s: stage = %s: no such stage", part.path, tostring(part.stage))
+    end
 end
 
 line("enum {")
@@ -101,29 +123,64 @@ line("    int32_t          sink_len, recent_len, chunk_len, page_size;   // 0: d
 line("    int32_t          rows;                 // of windows: 0 f16, 1 bf16")
 line("} kvl__preset;\n")
 
-local function side(codec, s)
-    local known = { bits = true, group = true }
-    local w, n = {}, {}
-    for i, stage in ipairs(stages) do
-        local word = s[stage.name] or stage.default
-        local at = index[stage.name][word]
-        local name, digits = word:match("^(.-)(%d+)$")
-        if not at and name then at = index[stage.name][name] end
-        assert(at, ("%s: %s = %s: no such word"):format(codec.name, stage.name, word))
-        w[i], n[i] = at, (index[stage.name][word] and 0) or math.tointeger(digits)
-        known[stage.name] = true
+-- The word of a stage, and its number: "hadamard32".
+local function word_of(codec, stage, word)
+    local at, allowed = index[stage.name][word], {}
+    if at then return at, 0 end
+    local name, digits = tostring(word):match("^(.-)(%d+)$")
+    at = name and index[stage.name][name]
+    if at and words[stage.name][at + 1].part.number then return at, math.tointeger(digits) end
+    for i, one in ipairs(words[stage.name]) do allowed[i] = one.name end
+    fail("%s: %s = %s: must be one of %s", codec.path, stage.name, tostring(word),
+         table.concat(allowed, ", "))
+end
+
+local function check_numbers(codec, which, s, levels)
+    local allowed = levels.part and levels.part.bits or {}
+    local found = false
+    for _, bits in ipairs(allowed) do found = found or bits == s.bits end
+    if not found then
+        fail("%s: %s.bits = %s: with levels = %s must be one of %s", codec.path, which,
+             tostring(s.bits), levels.name, table.concat(allowed, ", "))
     end
-    for key in pairs(s) do assert(known[key], codec.name .. ": " .. key .. ": no such stage") end
+    local grouped = levels.part and not levels.part.raw
+    if grouped and (math.type(s.group) ~= "integer" or s.group < 2) then
+        fail("%s: %s.group = %s: must be a whole number from 2", codec.path, which,
+             tostring(s.group))
+    end
+end
+
+local function side(codec, which)
+    local s, known = codec[which], { bits = true, group = true }
+    if type(s) ~= "table" then fail("%s: %s: must be a table of stages", codec.path, which) end
+    local w, n, levels = {}, {}, nil
+    for i, stage in ipairs(stages) do
+        w[i], n[i] = word_of(codec, stage, s[stage.name] or stage.default)
+        known[stage.name] = true
+        if stage.name == "levels" then levels = words.levels[w[i] + 1] end
+    end
+    for key in pairs(s) do
+        if not known[key] then
+            fail("%s: %s.%s: no such stage; gen/stages.lua lists them", codec.path, which, key)
+        end
+    end
+    check_numbers(codec, which, s, levels)
     return ("{ %d, %d, { %s }, { %s } }"):format(s.bits, s.group or 0, table.concat(w, ", "),
                                                  table.concat(n, ", "))
 end
 
 table.sort(codecs, function(a, b) return a.name < b.name end)
+for i = 2, #codecs do
+    if codecs[i].name == codecs[i - 1].name then
+        fail("%s: name = %s: is the name of %s as well", codecs[i].path, codecs[i].name,
+             codecs[i - 1].path)
+    end
+end
 line("static const kvl__preset kvl__presets[] = {")
 for _, codec in ipairs(codecs) do
-    local w = codec.windows
+    local w = codec.windows or {}
     line('    { "%s", "%s", "%s",', codec.name, codec.text, codec.source or "")
-    line("      { %s,\n        %s },", side(codec, codec.key), side(codec, codec.value))
+    line("      { %s,\n        %s },", side(codec, "key"), side(codec, "value"))
     line("      %d, %d, %d, %d, %d },", w.sink or 0, w.recent or 0, w.chunk or 0, w.page or 0,
          w.rows == "bf16" and 1 or 0)
 end

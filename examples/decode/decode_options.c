@@ -84,7 +84,7 @@ static const char* const help[] = {
     "      --target NAME        auto, reference or host (auto)\n"
     "      --json FILE          writes the text and the statistics\n"
     "      --follow FILE        instead of choosing tokens, takes those of the run that wrote FILE\n"
-    "                           (--json); says how often this cache's best token is the same\n"
+    "                           (--json); says how often its best token is it\n"
     "      --verbose            describes the cache, and prints log messages\n"
     "  -h, --help\n"
     "      --version\n\n"

@@ -473,6 +473,9 @@ static void print_statistics(const decoder* d, const cache_summary* c)
 {
     const statistics* s = &d->stats;
     const uint64_t bytes = c->stats.bytes, f16_bytes = c->stats.f16_bytes;
+    const int64_t tokens = model_session_length(d->session);
+    const int64_t quantized = c->stats.num_rows > 0
+        ? c->stats.num_quantized * tokens / c->stats.num_rows : 0;
     fprintf(stderr, "\nprompt     %lld tokens, %.1f tokens/s\n", (long long)s->prompt_tokens,
             rate(s->prompt_tokens, s->prefill_seconds));
     fprintf(stderr, "generated  %lld tokens, %.1f tokens/s, %d threads, seed %llu\n",
@@ -484,12 +487,11 @@ static void print_statistics(const decoder* d, const cache_summary* c)
                 100.0 * (double)d->lead.agreed / (double)d->lead.asked);
     }
     fprintf(stderr, "cache      %s, %s kernels\n", c->spec, c->generated ? "host" : "reference");
-    fprintf(stderr, "           %.2f bits a value in pages; %llu bytes for %lld tokens, ",
-            c->bits_in_pages, (unsigned long long)bytes,
-            (long long)model_session_length(d->session));
-    fprintf(stderr, "%.2f bits a value with windows and tables", c->bits_total);
-    fprintf(stderr, "; f16 takes %llu bytes (%.2f times as many)\n", (unsigned long long)f16_bytes,
-            bytes > 0 ? (double)f16_bytes / (double)bytes : 0.0);
+    fprintf(stderr, "           %.2f bits a value in pages (%lld of %lld tokens)\n",
+            c->bits_in_pages, (long long)quantized, (long long)tokens);
+    fprintf(stderr, "           %.2f MB with windows and tables, %.2f of the %.2f MB of f16 rows\n",
+            1e-6 * (double)bytes, f16_bytes > 0 ? (double)bytes / (double)f16_bytes : 0.0,
+            1e-6 * (double)f16_bytes);
 }
 
 static bool add_layers(const decoder* d, cJSON* root)
