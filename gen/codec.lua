@@ -69,21 +69,35 @@ local function shifted(item, right)
     return right > 0 and ("%s >> %d"):format(item, right) or ("%s << %d"):format(item, -right)
 end
 
--- The words of a cell: name, at (bytes), pack: the word as an expression of the 16 codes q[] of one
--- lane.
+-- Where code i of a lane is in a plane: number of the word, and the lowest bit in it.
+local function place(plane, i)
+    local k, each = i // 2, 16 // plane.width
+    return k // each, i % 2 * 16 + k % each * plane.width
+end
+
+-- Word k of a plane, of the lanes from `lane` on, in C.
+local function load_expr(plane, k)
+    if plane.width == 1 then return ("load_narrow(cell + %d, lane)"):format(plane.at) end
+    return ("load_u32(cell + %d + lane * 4)"):format(plane.at + 64 * k)
+end
+
+-- The words of a cell: name, at (bytes), narrow (two lanes share it), load, and pack: the word as
+-- an expression of the 16 codes q[] of one lane.
 local function derive_words(planes)
     local words = {}
     for _, plane in ipairs(planes) do
-        local each, mask = 16 // plane.width, (1 << plane.width) - 1
-        for k = 0, plane.width - 1 do
+        local mask = (1 << plane.width) - 1
+        for k = 0, (plane.width + 1) // 2 - 1 do
             local terms = {}
-            for i = 0, each - 1 do
-                local code = ("q[%d]"):format(k * each + i)
-                local part = ("(%s & %d)"):format(shifted(code, plane.low), mask)
-                terms[i + 1] = shifted(part, -plane.width * i)
+            for i = 0, 15 do
+                local word, bit = place(plane, i)
+                local part = ("(%s & %du)"):format(shifted(("(uint32_t)q[%d]"):format(i),
+                                                           plane.low), mask)
+                if word == k then terms[#terms + 1] = shifted(part, -bit) end
             end
             words[#words + 1] = { name = ("word_%d_%d"):format(plane.low, k),
-                                  at = plane.at + 32 * k, pack = table.concat(terms, " | ") }
+                                  at = plane.at + 64 * k, narrow = plane.width == 1,
+                                  load = load_expr(plane, k), pack = table.concat(terms, " | ") }
         end
     end
     return words
@@ -94,12 +108,25 @@ end
 local function code_expr(planes, i)
     local terms = {}
     for p, plane in ipairs(planes) do
-        local each = 16 // plane.width
-        local right = plane.width * (i % each) - plane.low
-        local word = ("word_%d_%d"):format(plane.low, i // each)
-        local alone = plane.low == 0 and right + plane.width == 16
-        terms[p] = alone and shifted(word, right)
-            or ("(%s & %d)"):format(shifted(word, right), ((1 << plane.width) - 1) << plane.low)
+        local k, bit = place(plane, i)
+        local word = ("word_%d_%d"):format(plane.low, k)
+        local alone = plane.low == 0 and bit + plane.width == 32
+        terms[p] = alone and shifted(word, bit) or ("(%s & %du)"):format(
+            shifted(word, bit - plane.low), ((1 << plane.width) - 1) << plane.low)
+    end
+    return table.concat(terms, " | ")
+end
+
+-- Returns codes 2 k and 2 k + 1 of every lane as pairs of 16-bit numbers: an expression of the
+-- words, whose halves are shifted apart.
+local function pair_expr(planes, k)
+    local terms = {}
+    for p, plane in ipairs(planes) do
+        local number, bit = place(plane, 2 * k)
+        local word = ("word_%d_%d"):format(plane.low, number)
+        local alone = plane.low == 0 and bit + plane.width == 16
+        terms[p] = alone and shifted(word, bit) or ("(%s & %d)"):format(
+            shifted(word, bit - plane.low), ((1 << plane.width) - 1) << plane.low)
     end
     return table.concat(terms, " | ")
 end
@@ -122,6 +149,13 @@ local function choose_fold(raw, along_lanes, group_size)
     return along_lanes and "lanes" or "words"
 end
 
+-- "int": sums of products of codes and 16-bit weights; "float" where the instruction set has none
+-- that is faster, where each value has a scale of its own, and where it is asked for.
+local function choose_math(fold, math, isa)
+    local fits = fold == "lanes" or fold == "words"
+    return fits and isa.dot ~= "none" and math ~= "f32" and "int" or "float"
+end
+
 -- 0, 1, ... count - 1
 local function number_list(count)
     local numbers = {}
@@ -139,8 +173,8 @@ local function list_stats(fit)
 end
 
 -- Returns the codec of side "k" or "v".  `parts[stage]` is the part of each stage that is not left
--- out, `lanes` the vector's width.
-function codec.derive(side, config, parts, lanes)
+-- out.
+function codec.derive(side, config, parts, isa)
     local c, page_size = config[side], config.page_size
     check_parts(side, c, parts)
     check_shape(side, c, parts, page_size)
@@ -151,7 +185,8 @@ function codec.derive(side, config, parts, lanes)
     local meta = parts.meta or no_meta
     local stored = { scale_bytes = meta.scale_bytes,
                      zero_bytes = parts.levels.stores_zero and meta.zero_bytes or 0 }
-    local planes = layout.planes(c.bits)
+    local planes = raw and {} or layout.planes(c.bits)
+    local fold = choose_fold(raw, along_lanes, c.group_size)
     local d = {
         side = side, title = is_key and "keys" or "values",
         is_key = is_key, raw = raw or "none",
@@ -162,21 +197,23 @@ function codec.derive(side, config, parts, lanes)
         along_lanes = along_lanes,
         lane_extent = is_key and page_size or c.head_dim,
         word_extent = is_key and c.head_dim or page_size,
-        fold = choose_fold(raw, along_lanes, c.group_size),
-        planes = planes, words = derive_words(planes), code = {},
+        fold = fold, math = choose_math(fold, config.math, isa),
+        planes = planes, words = derive_words(planes), code = {}, pair = {},
         layout = layout.side(c.bits, c.head_dim, page_size, raw and 0 or c.group_size, stored),
         scale_bytes = stored.scale_bytes, zero_bytes = stored.zero_bytes,
         parts = parts,
         piece = parts.transform and c.transform_number or 0,
     }
     for i = 0, 15 do d.code[i + 1] = code_expr(planes, i) end
-    d.lane_numbers = number_list(lanes)
+    for k = 0, 7 do d.pair[k + 1] = pair_expr(planes, k) end
+    d.lane_numbers = number_list(isa.lanes)
     d.stat_names, d.stat_items = list_stats(parts.fit)
     -- The arguments (word, lane) of a row and a channel.
     function d.word_lane(row, channel)
         return is_key and channel .. ", " .. row or row .. ", " .. channel
     end
-    d.groups_met = not raw and along_lanes and groups_met(c.group_size, d.lane_extent, lanes) or 1
+    d.groups_met = not raw and along_lanes and groups_met(c.group_size, d.lane_extent, isa.lanes)
+        or 1
     d.diagram = ("| codes: %d x u%d | scales: %d x %d bytes | zeros: %d x %d bytes |"):format(
         page_size * c.head_dim, c.bits, d.layout.num_groups, stored.scale_bytes,
         stored.zero_bytes > 0 and d.layout.num_groups or 0, stored.zero_bytes)

@@ -4,10 +4,18 @@
 --     vector      which instructions the prelude spells: x86 (VEX), arm (A64) or none (plain C)
 --     broadcast   a multiply-add takes its factor from memory and repeats it
 --     head_tile   accumulators that stay in registers beside a cell's words
+--     sums        accumulators of attend_windows: four rows, or a few vectors, of each head
+--     dot         sums of products of 16-bit pairs: vnni (vpdpwssd), madd (vpmaddwd and an
+--                 addition) or none, where floats are as fast: NEON has four products either way
+--     chains      sums in flight at once where few heads share a cell: latency times rate
 
 return {
-    avx512   = { lanes = 16, vector = "x86",  broadcast = 1, head_tile = 16 },
-    avx2     = { lanes = 8,  vector = "x86",  broadcast = 0, head_tile = 8 },
-    neon     = { lanes = 4,  vector = "arm",  broadcast = 0, head_tile = 16 },
-    portable = { lanes = 4,  vector = "none", broadcast = 0, head_tile = 8 },
+    avx512   = { lanes = 16, vector = "x86",  broadcast = 1, head_tile = 16, sums = 20,
+                 dot = "vnni", chains = 8 },
+    avx2     = { lanes = 8,  vector = "x86",  broadcast = 0, head_tile = 8,  sums = 8,
+                 dot = "madd", chains = 1 },
+    neon     = { lanes = 4,  vector = "arm",  broadcast = 0, head_tile = 16, sums = 20,
+                 dot = "none", chains = 1 },
+    portable = { lanes = 4,  vector = "none", broadcast = 0, head_tile = 8,  sums = 8,
+                 dot = "none", chains = 1 },
 }

@@ -10,8 +10,16 @@
 --     values    channels   tokens       a vector of the output grows by one token at a time
 --
 -- The bits of a code are split into planes of 16, 8, 4, 2 and 1, low bits first.  A plane of width
--- w is w words of 16 lanes, u16 each: element i of a lane is at bits w (i mod 16/w) of word
--- i / (16/w).
+-- w <= 8 is words of 32 bits a lane, so that one load of 64 bytes holds all 16 lanes.  Codes of
+-- even words are in the low half of a word, codes of odd ones in the high half, so that a shift and
+-- a mask leave pairs of 16-bit numbers for an integer dot product, and a shift and a mask of the
+-- whole leave one number for arithmetic in floats:
+--
+--     code i of a lane: half i mod 2, and with k = i div 2, each = 16 / w:
+--                       word k div each, bit w (k mod each) of the half
+--
+-- A plane of width 1 would fill half of each half: lanes l and l + 8 share word l, lane l + 8 at
+-- bit k + 8.  Numbers of 16 bits are [i][lane], u16 each.
 --
 -- Metadata: one array along the direction that groups do not run along.  Groups along words:
 -- [words / group_size][lanes], a vector of lanes at once.  Groups along lanes:
@@ -25,7 +33,7 @@ layout.cell = 16                       -- tokens and channels of a cell, on ever
 -- Returns the planes of a code of `bits` bits: width, low (its lowest bit), at (bytes in a cell).
 function layout.planes(bits)
     local planes, low = {}, 0
-    for _, width in ipairs { 16, 8, 4, 2, 1 } do
+    for _, width in ipairs { 8, 4, 2, 1 } do
         if bits - low >= width then
             planes[#planes + 1] = { width = width, low = low, at = 32 * low }
             low = low + width

@@ -7,6 +7,7 @@
 --     num_heads    query heads that share a KV head
 --     page_size    tokens of a page
 --     rows         f16 or bf16: the type of rows outside pages
+--     math         int8: integer dot products where the shape allows (the default); f32: floats
 --     k, v         bits, head_dim, group_size, a word for each stage, and <stage>_number
 
 local codec    = require "codec"
@@ -43,6 +44,13 @@ local function load_parts(side, c, text_of)
     return parts
 end
 
+-- 0, 2, 4, ... of `count` numbers
+local function even_numbers(count)
+    local numbers = {}
+    for i = 1, count do numbers[i] = 2 * i - 2 end
+    return table.concat(numbers, ", ")
+end
+
 local function repeated(item, count) return (item .. ", "):rep(count - 1) .. item end
 
 -- Returns the program's text.  `config` is a table of integers and strings; `text_of(path)` is the
@@ -52,11 +60,12 @@ return function(config, text_of)
                                            tostring(config.isa))
     local plans, sides = plan.attend(config, isa), {}
     for i, side in ipairs { "k", "v" } do
-        sides[i] = codec.derive(side, config, load_parts(side, config[side], text_of), isa.lanes)
+        sides[i] = codec.derive(side, config, load_parts(side, config[side], text_of), isa)
     end
     local env = {
         config = config, isa = isa, sides = sides, plan = plans,
-        ipairs = ipairs, f32 = template.f32, repeated = repeated, sqrt = math.sqrt,
+        ipairs = ipairs, f32 = template.f32, repeated = repeated,
+        even_numbers = even_numbers(2 * isa.lanes), sqrt = math.sqrt,
     }
 
     -- What is included is rendered once, and once for each side between use_side(side) and

@@ -17,6 +17,9 @@ local function check_shape(config)
     if config.rows ~= "f16" and config.rows ~= "bf16" then
         refuse("rows = %s: must be f16 or bf16", config.rows)
     end
+    if config.math and config.math ~= "int8" and config.math ~= "f32" then
+        refuse("math = %s: must be int8 or f32", config.math)
+    end
 end
 
 -- Splits num_heads into the fewest tiles of at most `most` heads, as even as they come.
@@ -33,14 +36,59 @@ local function split_heads(num_heads, most)
     return tiles
 end
 
--- Returns head_tiles, lists of the heads that share one pass over a cell; and how many rows of a
--- window or a page are scored before their values are added.
+-- Returns the tiles of split_heads for integer sums: heads; sums, the names of all sums, of which a
+-- head has a power of two so that isa.chains are in flight; chain(head, k), the one that product k
+-- joins; sum(head), their total.
+local function split_dots(num_heads, isa)
+    local tiles = {}
+    for i, heads in ipairs(split_heads(num_heads, isa.head_tile)) do
+        local tile, count = { heads = heads, sums = {} }, 1
+        while count < 8 and 2 * count * #heads <= isa.chains do count = 2 * count end
+        function tile.chain(head, k) return ("sum_%d_%d"):format(head, k % count) end
+        function tile.sum(head)
+            local names = {}
+            for k = 1, count do names[k] = tile.chain(head, k - 1) end
+            return table.concat(names, " + ")
+        end
+        for _, head in ipairs(heads) do
+            for k = 0, count - 1 do tile.sums[#tile.sums + 1] = tile.chain(head, k) end
+        end
+        tiles[i] = tile
+    end
+    return tiles
+end
+
+-- How add_rows divides a row of values: vectors of channels, and tiles of the heads that have a sum
+-- for each of them, so that `most` sums stay in registers.
+local function split_outputs(num_heads, num_vectors, most)
+    local vectors = num_vectors <= 7 and num_vectors % 4 ~= 0 and num_vectors or 4
+    while num_vectors % vectors ~= 0 or vectors > most do vectors = vectors - 1 end
+    return { vectors = vectors, tiles = split_heads(num_heads, most // vectors) }
+end
+
+-- The most rows of a strip: a divisor of the page, up to 128, so that strips are equal.
+local function divide_page(page_size)
+    local rows = page_size < 128 and page_size or 128
+    while page_size % rows ~= 0 do rows = rows - 16 end
+    return rows
+end
+
+-- Returns head_tiles, lists of the heads that share one pass over a cell, and dot_tiles; how many
+-- rows of a window or a page are scored before their values are added, and how windows are tiled;
+-- the room for 16-bit weights, whole vectors.
 function plan.attend(config, isa)
     check_shape(config)
+    local strip_rows, two = divide_page(config.page_size), 2 * isa.lanes
     return {
         head_tiles  = split_heads(config.num_heads, isa.head_tile),
+        dot_tiles   = split_dots(config.num_heads, isa),
         window_rows = 64,              -- the rows are still in the first cache
-        strip_rows  = config.page_size < 128 and config.page_size or 128,
+        window_scores  = { tiles = split_heads(config.num_heads, isa.sums // 4) },
+        window_outputs = split_outputs(config.num_heads, config.v.head_dim // isa.lanes, isa.sums),
+        strip_rows  = strip_rows,
+        strip_words = (strip_rows + two - 1) // two * two,
+        score_error = 5e-4,            -- a root mean square that needs no second list of weights
+        k_words     = (config.k.head_dim + two - 1) // two * two,
     }
 end
 

@@ -11,9 +11,9 @@
 // WHAT IT IS NOT
 //
 // It does not run models, apply RoPE, or attend within a prompt for you: keys arrive as they will
-// be dotted with queries (after RoPE), and a prompt's own attention is the engine's (kvl_attend can
-// do it too, row by row).  It does not choose positions, schedule sequences or own threads beyond
-// one pool a context.
+// be dotted with queries (after RoPE), and a prompt's own attention is the engine's
+// (kvl_append_attend can do it too).  It does not choose positions, schedule sequences or own
+// threads beyond one pool a context.
 //
 // QUICK START
 //
@@ -66,6 +66,8 @@
 //
 //     num_quantized = floor(max(0, n - sink_len - recent_len) / chunk_len) * chunk_len.
 //
+// A truncation may leave more rows quantized than that; see SEQUENCES IN AN ENGINE.
+//
 // SPECS
 //
 //     spec   = preset [ "/" preset ] [ ":" item { "," item } ]
@@ -73,10 +75,49 @@
 //            | [ "k." | "v." ] stage "=" word | "sink=" n | "recent=" n | "chunk=" n | "page=" n
 //            | "rows=" ( "f16" | "bf16" )
 //
-// "a/b" takes the key codec of a, the value codec of b, and the windows of a.  Stages, their words
-// and the presets are printed by kvl_spec_help(), from the same tables that the parser reads.
+// "a/b" takes the key codec of a, the value codec of b, and the longer windows of the two.  An
+// item is given once; without k or v it means both sides, and a later item beats an earlier one.
+// Bits are 1, 2, 3, 4, 5, 6 or 8, as far as the codec has them.  Stages, their words and the
+// presets are printed by kvl_spec_help(), from the same tables that the parser reads.
 // Examples: "f16", "q8_0/q4_0", "kivi:k2,v2,g32", "rtn:b4,meta=f16,transform=hadamard",
 // "kivi:k2,v4,v.transform=hadamard32,sink=64,recent=256".
+//
+// SEQUENCES IN AN ENGINE
+//
+// Positions are counts of rows from the beginning, and never change: what is dropped keeps its
+// positions, and windows and q_positions count it.
+//
+// Fork.  kvl_seq_fork makes a second sequence of the same rows.  The two share pages until one of
+// them writes: a page that is partly filled is then copied by whoever appends into it, and so is
+// the page table by whoever changes it first.  Sink and tail are copied at once.  The cost does not
+// depend on the length.  A common prefix of many prompts is one sequence that is forked.
+//
+// Truncate.  kvl_truncate(cache, seq, t) goes back to t rows, with 0 to an empty sequence.  A row
+// that has left the tail keeps its code:
+//   - Rows that are left and quantized stay quantized, even where a sequence that has just come to
+//     t rows would have them in 16 bits.  Appending goes on after them, and the next chunk is
+//     encoded when the rule above asks for more rows than are quantized.
+//   - Where groups run along tokens and t cuts one, what is left of it (fewer rows than a group)
+//     returns to the tail as kvl_restore gives it, rounded to 16 bits, and is encoded again later.
+//   - kvl_cache_desc.keep_len = N holds the 16-bit rows of the newest quantized chunks beside their
+//     codes, N rows rounded up to chunks.  Rows that are not due at t then return to the tail as
+//     they were: every truncation down to N rows below the greatest length so far is exact.
+// kvl_truncate_check says beforehand whether a truncation is exact: whether all that follows gives
+// the bits of a cache that never saw the removed rows.  It is so without keep_len too, if no chunk
+// was encoded since the sequence had t rows, or t <= sink_len.  `recent` alone is no slack in this
+// sense: whatever it is, a chunk that has just been encoded is not undone.
+//
+// Drop.  kvl_drop_oldest forgets the oldest rows behind the sink: no query sees them, and pages
+// that hold nothing else are freed.  With a sink and a call for each appended row, text without an
+// end stays within a budget.  Truncating to a row among the dropped ones is refused.
+//
+// Sliding windows.  A layer with a window_len keeps every row, so that a query may ask for the
+// past.  With kvl_cache_desc.release_windows, pages are freed when the newest query sees none of
+// their rows, nor would if keep_len rows were taken back.  A query that would see what was freed is
+// refused.
+//
+// Several query rows.  kvl_append_attend gives each row the cache as it was at its age, equal bit
+// for bit to appending and attending row by row: verification of drafts, and prefill.
 //
 // NUMERICS
 //
@@ -254,6 +295,8 @@ typedef struct kvl_cache_desc {
     const kvl_layer_desc* layers;       // [num_layers]
     const char*           spec;         // of layers that name none; NULL: "f16"
     int                   max_seqs;     // sequences at a time; 0: no bound
+    int                   keep_len;     // rows that kvl_truncate takes back exactly; 0 to 65536
+    int                   release_windows;  // 1: layers with a window_len free pages out of sight
     uint64_t              max_bytes;    // budget of the whole cache; 0: no bound
     uint32_t              end;          // must be 0
 } kvl_cache_desc;
@@ -275,12 +318,40 @@ typedef uint64_t kvl_seq;
 // - errors: KVL_NO_MEMORY (also: max_seqs or max_bytes is reached).
 KVL_API kvl_status kvl_seq_create(kvl_cache* cache, kvl_seq* out);
 
-// Frees a sequence's rows in all layers.
+// Frees a sequence's rows in all layers; pages that a fork shares stay with it.
 KVL_API kvl_status kvl_seq_free(kvl_cache* cache, kvl_seq seq);
+
+// Makes a sequence that begins with all rows of `seq`, in all layers.  Pages are shared.
+// - *out is the caller's, to be freed as any sequence; 0 after a failure.
+// - errors: KVL_BAD_ARGUMENT (a freed handle), KVL_NO_MEMORY (also: max_seqs or max_bytes is
+//   reached); nothing has changed then.
+KVL_API kvl_status kvl_seq_fork(kvl_cache* cache, kvl_seq seq, kvl_seq* out);
+
+// Goes back to num_rows rows in every layer; what stays quantized is told in SEQUENCES IN AN
+// ENGINE.  num_rows = 0 empties the sequence.
+// - errors: KVL_BAD_ARGUMENT (more rows than a layer has), KVL_UNSUPPORTED (a row among dropped
+//   ones; the message has the lengths that are possible), KVL_NO_MEMORY (a page that is cut, or a
+//   table that a fork shares, has to be copied); nothing has changed then.
+KVL_API kvl_status kvl_truncate(kvl_cache* cache, kvl_seq seq, int64_t num_rows);
+
+// Says what kvl_truncate to num_rows would do, and changes nothing: *exact is 1 if later appends
+// and attends of the newest rows give the bits of a cache that never saw the removed rows (but
+// dropped the same ones), else 0.  With num_rows = the present rows it tells the same of the
+// sequence as it is.
+// - errors: as kvl_truncate, but for KVL_NO_MEMORY.
+KVL_API kvl_status kvl_truncate_check(const kvl_cache* cache, kvl_seq seq, int64_t num_rows,
+                                      int* exact);
+
+// Forgets num_rows more of the oldest rows after the sink, in every layer.
+// - errors: KVL_BAD_ARGUMENT (a layer has fewer rows that are left after its sink), KVL_NO_MEMORY
+//   (a table that a fork shares has to be copied); nothing has changed then.
+KVL_API kvl_status kvl_drop_oldest(kvl_cache* cache, kvl_seq seq, int64_t num_rows);
 
 // Where the rows of a sequence are, in one layer: rows = sink + quantized + tail.
 typedef struct kvl_seq_rows {
     int64_t rows, sink, quantized, tail;
+    int64_t dropped;            // the first so many after the sink are dropped or released; they
+                                // count in rows, and in quantized and tail
 } kvl_seq_rows;
 
 KVL_API kvl_status kvl_seq_get_rows(const kvl_cache* cache, int layer, kvl_seq seq,
@@ -335,15 +406,47 @@ typedef struct kvl_attend_desc {
 
 // Attention of query rows over the rows that the cache holds.  The query row at position p sees the
 // rows 0 .. min(p, kv_len - 1), and of these the newest window_len counted from p where the layer
-// has a window.  Several query rows of one sequence read the cache as it is, not as it was at their
-// age.  q_positions = kv_len, before the append, gives attention over the past alone, to be merged
-// with the engine's own attention within the new rows by lse.
+// has a window; dropped rows it does not see.  Several query rows of one sequence read the cache as
+// it is, not as it was at their age; kvl_append_attend does that.  q_positions = kv_len, before the
+// append, gives attention over the past alone, to be merged with the engine's own attention within
+// the new rows: kvl_merge.
 // - o must not overlap q.
-// - errors: KVL_BAD_ARGUMENT, KVL_NO_MEMORY; o and lse are untouched then.
+// - errors: KVL_BAD_ARGUMENT (also: a query that would see released rows), KVL_NO_MEMORY; o and lse
+//   are untouched then.
 KVL_API kvl_status kvl_attend(kvl_cache* cache, const kvl_attend_desc* desc);
+
+// For each row j: appends row j of every sequence that has one, then attends row j.  Equal bit for
+// bit to those calls, without their overhead: rows between two encoded chunks go together.
+// - attend has the append's layer, num_seqs and seqs, q_lens equal to num_rows (NULL: one each),
+//   and no q_positions.
+// - o and lse must not overlap k, v and q.
+// - errors: as kvl_append and kvl_attend; no sequence has changed then, o and lse are untouched.
+KVL_API kvl_status kvl_append_attend(kvl_cache* cache, const kvl_append_desc* append,
+                                     const kvl_attend_desc* attend);
+
+// Two results of the same queries over different rows, each o [num_rows, head_dim] f32, normalised,
+// and lse [num_rows], natural log; a row is one query row of one query head.
+typedef struct kvl_merge_desc {
+    int64_t      num_rows;
+    int          head_dim;     // of values
+    const float* o_a;
+    const float* lse_a;
+    const float* o_b;
+    const float* lse_b;
+    float*       o;            // [num_rows, head_dim]; may be o_a or o_b
+    float*       lse;          // [num_rows]; may be lse_a or lse_b
+    uint32_t     end;          // must be 0
+} kvl_merge_desc;
+
+// Joins the two into the result over all of the rows.  A part with lse = -inf is empty: its o is
+// not read, and the other part is copied bit for bit; two empty parts give o = 0, lse = -inf.
+// - all arrays are borrowed until the call returns.
+// - errors: KVL_BAD_ARGUMENT (also: an lse that is NaN or +inf); o and lse are untouched then.
+KVL_API kvl_status kvl_merge(kvl_context* ctx, const kvl_merge_desc* desc);
 
 // Writes rows [first, first + num) of a sequence as the cache holds them, in the original basis:
 // k [num, num_kv_heads, head_dim], v [num, num_kv_heads, head_dim_v]; either data may be NULL.
+// Dropped rows are refused.
 KVL_API kvl_status kvl_restore(kvl_cache* cache, int layer, kvl_seq seq, int64_t first, int64_t num,
                                const kvl_rows* k, const kvl_rows* v);
 
@@ -370,15 +473,17 @@ typedef struct kvl_stats {
     uint64_t window_bytes;      // of sink and tail buffers
     uint64_t other_bytes;       // tables, scratch, descriptions
     uint64_t f16_bytes;         // what the same rows take as f16, without tables
-    int64_t  num_rows;          // rows x layers
+    int64_t  num_rows;          // rows x layers, without dropped ones
     int64_t  num_quantized;     // of these, in pages
     int      num_seqs;
+    uint64_t saved_bytes;       // that pages would take in addition if no sequence shared any
 } kvl_stats;
 
 KVL_API kvl_status kvl_cache_stats(const kvl_cache* cache, kvl_stats* out);
 
 // The bytes that a cache of this desc holds with num_seqs sequences of num_rows rows in every
-// layer: what kvl_cache_stats reports then.  Creates nothing that stays.
+// layer, none of them forked, cut or dropped from: what kvl_cache_stats reports then.  Creates
+// nothing that stays.
 KVL_API kvl_status kvl_estimate(kvl_context* ctx, const kvl_cache_desc* desc, int num_seqs,
                                 int64_t num_rows, uint64_t* bytes);
 
@@ -453,6 +558,7 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_plan.h"
 #include "kvl_store.h"
 #include "kvl_ops.h"
+#include "kvl_sequence.h"
 #include "kvl_describe.h"
 #endif
 #endif

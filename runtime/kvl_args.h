@@ -23,7 +23,7 @@ typedef struct kvl__encode_args {
     const void*     codec;        // of the reference; generated kernels know theirs
     const uint16_t* rows;         // [num_rows, row_stride]
     int64_t         row_stride;   // elements
-    unsigned char*  page;         // bits of rows that are not written yet are zero
+    unsigned char*  page;         // other rows keep their bits; these take theirs over
     int32_t         page_size, first_row, num_rows;
 } kvl__encode_args;
 

@@ -32,6 +32,7 @@ typedef struct kvl__parse {
     char         where[32];            // "layer 3: " or ""
     const char*  spec;
     kvl__config* config;
+    char         seen[512];            // names of the items so far, each between commas
 } kvl__parse;
 
 #define KVL__SPEC_FAIL(p, ...) kvl__spec_fail((p), __VA_ARGS__)
@@ -189,12 +190,27 @@ KVL__FN kvl_status kvl__parse_short(kvl__parse* p, const char* item)
     return KVL_OK;
 }
 
+// Each item once: of two, one would be ignored.
+KVL__FN kvl_status kvl__parse_once(kvl__parse* p, const char* name, size_t length)
+{
+    char item[KVL__WORD_BYTES + 3];
+    snprintf(item, sizeof item, ",%.*s,", (int)length, name);
+    if (strstr(p->seen, item))
+        return KVL__SPEC_FAIL(p, "'%.*s': is given twice", (int)length, name);
+    kvl__append_text(p->seen, sizeof p->seen, "%s", item);
+    return KVL_OK;
+}
+
 KVL__FN kvl_status kvl__parse_item(kvl__parse* p, char* item)
 {
     char* equals = strchr(item, '=');
-    if (!equals) return kvl__parse_short(p, item);
+    if (!equals) {
+        KVL__TRY(kvl__parse_short(p, item));
+        return kvl__parse_once(p, item, strcspn(item, "0123456789"));
+    }
     *equals = 0;
-    return kvl__parse_named(p, item, equals + 1);
+    KVL__TRY(kvl__parse_named(p, item, equals + 1));
+    return kvl__parse_once(p, item, strlen(item));
 }
 
 // Copies up to one of `stops` into word; returns where it stopped, or NULL if it is too long.
@@ -205,6 +221,20 @@ KVL__FN const char* kvl__parse_until(const char* text, const char* stops, char* 
     memcpy(word, text, n);
     word[n] = 0;
     return text + n;
+}
+
+// Of two presets the longer windows, and bf16 if one wants its range: neither side gets less than
+// its own preset gives it.
+KVL__FN void kvl__preset_windows(kvl__config* c)
+{
+    for (int side = 0; side < 2; ++side) {
+        const kvl__preset* preset = &kvl__presets[c->side[side].preset];
+        if (preset->sink_len > c->sink_len) c->sink_len = preset->sink_len;
+        if (preset->recent_len > c->recent_len) c->recent_len = preset->recent_len;
+        if (preset->chunk_len > c->chunk_len) c->chunk_len = preset->chunk_len;
+        if (preset->page_size > c->page_size) c->page_size = preset->page_size;
+        if (preset->rows) c->side[0].rows = c->side[1].rows = preset->rows;
+    }
 }
 
 KVL__FN kvl_status kvl__parse_text(kvl__parse* p)
@@ -218,12 +248,7 @@ KVL__FN kvl_status kvl__parse_text(kvl__parse* p)
         if (!at) return KVL__SPEC_FAIL(p, "a word of %d letters or more", KVL__WORD_BYTES);
     }
     KVL__TRY(kvl__parse_preset(p, word, 1));
-    const kvl__preset* preset = &kvl__presets[p->config->side[0].preset];
-    p->config->sink_len = preset->sink_len;
-    p->config->recent_len = preset->recent_len;
-    p->config->chunk_len = preset->chunk_len;
-    p->config->page_size = preset->page_size;
-    p->config->side[0].rows = p->config->side[1].rows = preset->rows;
+    kvl__preset_windows(p->config);
     while (*at) {
         at = kvl__parse_until(at + 1, ",", word);
         if (!at) return KVL__SPEC_FAIL(p, "a word of %d letters or more", KVL__WORD_BYTES);

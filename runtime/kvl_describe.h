@@ -24,11 +24,16 @@ KVL__PUBLIC kvl_status kvl_cache_stats(const kvl_cache* cache, kvl_stats* out)
             const kvl__layer* l = &cache->layers[i];
             if (!l->active) continue;
             const int64_t dims = l->config.side[0].head_dim + l->config.side[1].head_dim;
-            out->num_rows += seq->layers[i].rows;
-            out->num_quantized += kvl__quantized_rows(&l->config, seq->layers[i].rows);
-            out->f16_bytes += (uint64_t)(seq->layers[i].rows * dims * l->config.num_kv_heads * 2);
+            const kvl__seq_layer* s = &seq->layers[i];
+            const int64_t gone = kvl__gone_rows(&s->now);
+            out->num_rows += s->now.rows - gone;
+            out->num_quantized += kvl__max_i64(0, s->now.quantized - gone);
+            out->f16_bytes +=
+                (uint64_t)((s->now.rows - gone) * dims * l->config.num_kv_heads * 2);
+            if (s->table) out->saved_bytes += (uint64_t)s->table->num * l->page_bytes;
         }
     }
+    out->saved_bytes -= cache->page_bytes;          // what sequences use, less what is there
     return KVL_OK;
 }
 
@@ -39,9 +44,13 @@ KVL__FN uint64_t kvl__estimate_seq(const kvl_cache* cache, int64_t num_rows)
     for (int i = 0; i < cache->num_layers; ++i) {
         const kvl__layer* l = &cache->layers[i];
         if (!l->active) continue;
-        const int64_t pages = kvl__num_pages(&l->config, num_rows);
-        bytes += l->window_bytes + (uint64_t)pages * kvl__page_alloc_bytes(l);
-        bytes += (uint64_t)kvl__table_entries(pages) * sizeof(unsigned char*);
+        const int64_t quantized = kvl__quantized_rows(&l->config, num_rows);
+        const int64_t pages = kvl__num_pages(&l->config, quantized);
+        const int64_t released = kvl__released_rows(&l->config, num_rows, quantized,
+                                                    l->desc.window_len, l->release_slack);
+        const int64_t gone = released / l->config.page_size;
+        bytes += l->window_bytes + (uint64_t)(pages - gone) * kvl__page_alloc_bytes(l);
+        bytes += kvl__table_bytes(kvl__table_entries(pages - gone));
     }
     return bytes;
 }
@@ -156,12 +165,16 @@ KVL__FN void kvl__write_layer(kvl__writer* w, const kvl__layer* l)
                (double)l->softmax_scale);
     if (l->desc.soft_cap > 0) kvl__write(w, "; soft_cap %g", (double)l->desc.soft_cap);
     if (l->desc.window_len > 0) kvl__write(w, "; sliding window %d", l->desc.window_len);
+    if (l->release_slack > 0) kvl__write(w, ", the past is released");
     kvl__write(w, "\n");
     kvl__write_stages(w, &c->side[0], "keys");
     kvl__write_stages(w, &c->side[1], "values");
-    kvl__write(w, "  rows   sink %d and recent %d in %s, chunk %d, page %d of %llu bytes\n",
+    kvl__write(w, "  rows   sink %d and recent %d in %s, chunk %d, page %d of %llu bytes",
                c->sink_len, c->recent_len, c->side[0].rows ? "bf16" : "f16", c->chunk_len,
                c->page_size, (unsigned long long)l->page_bytes);
+    if (l->keep_rows > 0)
+        kvl__write(w, "; %lld quantized rows are kept in both forms", (long long)l->keep_rows);
+    kvl__write(w, "\n");
     kvl__write(w, "  runs   %s kernels (%s)", l->generated ? "generated" : "reference", l->from);
     if (l->why[0]) kvl__write(w, ": %s", l->why);
     kvl__write(w, "\n");

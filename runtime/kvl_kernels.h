@@ -7,6 +7,7 @@
 // Writing a program's text takes longer than loading its binary.  So the disk also notes, under a
 // hash of the generator's own text and the configuration, the hash of the text that they gave:
 // equal inputs give equal text, and a warm start generates nothing.
+// The note also has the key itself: where there is no compiler, what an earlier one made is found.
 
 #ifndef KVL_KERNELS_H
 #define KVL_KERNELS_H
@@ -288,21 +289,30 @@ KVL__FN void kvl__program_note(kvl_context* ctx, kvl__hash config, kvl__slot* sl
     pthread_mutex_unlock(&ctx->programs->lock);
 }
 
-// Where the hash of a configuration's text is noted; 0: nowhere.  A test's generator is no function
-// of the embedded text, so nothing is noted for it.
-KVL__FN int kvl__note_at(kvl_context* ctx, const char* name, kvl__hash config, kvl__entry* entry)
+// What the disk notes of a configuration: the hash of its text, and the key of the program that was
+// last made or found for it.
+typedef struct kvl__note {
+    kvl__hash text, key;
+} kvl__note;
+
+// Where a configuration's note is; 0: nowhere.  A test's generator is no function of the embedded
+// text, so nothing is noted for it.
+KVL__FN int kvl__note_at(kvl_context* ctx, const kvl__compile_job* job, kvl__hash config,
+                         kvl__entry* entry)
 {
 #ifdef KVLOOM_NO_LUA
-    (void)ctx, (void)name, (void)config, (void)entry;
+    (void)ctx, (void)job, (void)config, (void)entry;
     return 0;
 #else
     if (ctx->programs->generate != kvl__generate) return 0;
+    for (int i = 0; i < job->num_options; ++i)
+        config = kvl__hash_join_text(config, job->options[i]);
     for (size_t i = 0; kvl__text_at(i); ++i) {
         config = kvl__hash_join_text(config, kvl__text_at(i)->path);
         for (const char* const* line = kvl__text_at(i)->lines; *line; ++line)
             config = kvl__hash_join(config, *line, strlen(*line));
     }
-    return kvl__entry_at(ctx, name, config, "id", entry);
+    return kvl__entry_at(ctx, job->name, config, "id", entry);
 #endif
 }
 
@@ -330,19 +340,21 @@ KVL__FN kvl__slot* kvl__program_known(kvl_context* ctx, const kvl__compile_job* 
     return usable ? slot : NULL;
 }
 
-// The program by what the disk notes of its configuration; NULL: unknown, or gone.
+// The program by what the disk notes of its configuration; NULL: unknown, or gone.  identity NULL:
+// there is no compiler to tell apart, and whichever made the text's last program will do.
 KVL__FN kvl__slot* kvl__program_noted(kvl_context* ctx, const kvl__entry* note,
                                       const kvl__compile_job* job, const char* identity,
                                       const char** where)
 {
-    kvl__hash text;
+    kvl__note noted;
     size_t payload, held;
     unsigned char* bytes = kvl__disk_read(ctx, note, &payload, &held);
-    const int whole = bytes && payload == sizeof text;
-    if (whole) memcpy(&text, bytes, sizeof text);
+    const int whole = bytes && payload == sizeof noted;
+    if (whole) memcpy(&noted, bytes, sizeof noted);
     kvl__free(ctx, bytes, bytes ? held : 0);
     if (!whole) return NULL;
-    return kvl__program_known(ctx, job, kvl__key_of_text(text, job, ctx->isa, identity), where);
+    if (identity) noted.key = kvl__key_of_text(noted.text, job, ctx->isa, identity);
+    return kvl__program_known(ctx, job, noted.key, where);
 }
 
 KVL__FN kvl_status kvl__program_generate(kvl_context* ctx, const kvl__field* fields, int num_fields,
@@ -363,11 +375,12 @@ KVL__FN kvl_status kvl__program_new(kvl_context* ctx, const kvl__field* fields, 
 {
     char* text = NULL;
     KVL__TRY(kvl__program_generate(ctx, fields, num_fields, job, &text));
-    const kvl__hash hash = kvl__hash_bytes(text, job->text_bytes);
-    const kvl_status status = kvl__slot_get(
-        ctx, job, kvl__key_of_text(hash, job, ctx->isa, identity), slot, where);
+    kvl__note noted;
+    noted.text = kvl__hash_bytes(text, job->text_bytes);
+    noted.key = kvl__key_of_text(noted.text, job, ctx->isa, identity);
+    const kvl_status status = kvl__slot_get(ctx, job, noted.key, slot, where);
     kvl__free(ctx, text, job->text_bytes + 1);
-    if (status == KVL_OK && note) kvl__disk_write(ctx, note, &hash, sizeof hash, NULL, 0);
+    if (status == KVL_OK && note) kvl__disk_write(ctx, note, &noted, sizeof noted, NULL, 0);
     return status;
 }
 
@@ -387,10 +400,11 @@ KVL__FN kvl_status kvl__program_find_or_new(kvl_context* ctx, const char* name, 
     job.num_options = kvl__options_for(isa, options);
     const kvl_status status = kvl__programs_identity(ctx, identity);
     if (status == KVL_COMPILE) kvl__set_compile_log(ctx, "");      // not an earlier failure's
-    if (status != KVL_OK) return status;
-    const int has_note = kvl__note_at(ctx, name, config, &note);
-    if (has_note) *slot = kvl__program_noted(ctx, &note, &job, identity, where);
+    const int has_note = kvl__note_at(ctx, &job, config, &note);
+    if (has_note)
+        *slot = kvl__program_noted(ctx, &note, &job, status == KVL_OK ? identity : NULL, where);
     if (*slot) return KVL_OK;
+    if (status != KVL_OK) return status;
     return kvl__program_new(ctx, fields, num_fields, has_note ? &note : NULL, &job, identity, slot,
                             where);
 }

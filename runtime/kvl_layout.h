@@ -48,13 +48,13 @@ KVL__FN int kvl__get_code(const unsigned char* codes, int64_t bit, int bits)
     return (int)(value >> (bit & 7) & ((1u << bits) - 1u));
 }
 
-// The bits must be zero before.
+// In the place of whatever bits were there.
 KVL__FN void kvl__put_code(unsigned char* codes, int64_t bit, int bits, int code)
 {
-    const unsigned value = (unsigned)code << (bit & 7);
-    codes[bit >> 3] = (unsigned char)(codes[bit >> 3] | (value & 255u));
-    if ((bit & 7) + bits > 8)
-        codes[(bit >> 3) + 1] = (unsigned char)(codes[(bit >> 3) + 1] | value >> 8);
+    const unsigned value = (unsigned)code << (bit & 7), mask = ((1u << bits) - 1u) << (bit & 7);
+    unsigned char* at = codes + (bit >> 3);
+    at[0] = (unsigned char)((at[0] & ~mask) | (value & 255u));
+    if ((bit & 7) + bits > 8) at[1] = (unsigned char)((at[1] & ~(mask >> 8)) | value >> 8);
 }
 
 #endif

@@ -121,6 +121,10 @@ KVL__FN kvl_status kvl__check_cache_desc(kvl_context* ctx, const kvl_cache_desc*
     KVL__REQUIRE(ctx, desc->layers, KVL_BAD_ARGUMENT, "layers = NULL: must be given");
     KVL__REQUIRE(ctx, desc->max_seqs >= 0, KVL_BAD_ARGUMENT,
                  "max_seqs = %d: must not be negative", desc->max_seqs);
+    KVL__REQUIRE(ctx, desc->release_windows == 0 || desc->release_windows == 1, KVL_BAD_ARGUMENT,
+                 "release_windows = %d: must be 0 or 1", desc->release_windows);
+    KVL__REQUIRE(ctx, desc->keep_len >= 0 && desc->keep_len <= 1 << 16, KVL_BAD_ARGUMENT,
+                 "keep_len = %d: must be 0 to %d", desc->keep_len, 1 << 16);
     return KVL_OK;
 }
 
@@ -137,7 +141,8 @@ KVL__FN kvl_status kvl__layers_configure(kvl_cache* cache, const kvl_cache_desc*
         l->active = 1;
         l->softmax_scale = l->desc.softmax_scale > 0.0f
             ? l->desc.softmax_scale : 1.0f / sqrtf((float)l->desc.head_dim);
-        kvl__layer_sizes(l);
+        kvl__layer_sizes(l, desc->keep_len);
+        l->release_slack = desc->release_windows && l->desc.window_len ? desc->keep_len + 1 : 0;
     }
     return KVL_OK;
 }
@@ -222,14 +227,12 @@ KVL__FN kvl_status kvl__check_cache(const kvl_cache* cache)
     return cache ? kvl__check_context(cache->ctx) : KVL_BAD_ARGUMENT;
 }
 
-KVL__PUBLIC kvl_status kvl_seq_create(kvl_cache* cache, kvl_seq* out)
+// A sequence with a handle: empty, or as `from` is.
+KVL__FN kvl_status kvl__seq_add(kvl_cache* cache, const kvl__seq* from, kvl_seq* out)
 {
-    KVL__TRY(kvl__check_cache(cache));
-    KVL__REQUIRE(cache->ctx, out, KVL_BAD_ARGUMENT, "out = NULL: must be given");
-    *out = 0;
     KVL__REQUIRE(cache->ctx, !cache->max_seqs || cache->num_seqs < cache->max_seqs, KVL_NO_MEMORY,
                  "max_seqs = %d: that many sequences exist", cache->max_seqs);
-    kvl__seq* seq = kvl__seq_make(cache);
+    kvl__seq* seq = kvl__seq_make(cache, from);
     if (!seq) return KVL_NO_MEMORY;
     if (!kvl__slots_grow(cache, cache->num_seqs + 1)) {
         kvl__seq_release(cache, seq);
@@ -242,6 +245,14 @@ KVL__PUBLIC kvl_status kvl_seq_create(kvl_cache* cache, kvl_seq* out)
     ++cache->num_seqs;
     *out = (uint64_t)seq->generation << 32 | (uint64_t)(slot + 1);
     return KVL_OK;
+}
+
+KVL__PUBLIC kvl_status kvl_seq_create(kvl_cache* cache, kvl_seq* out)
+{
+    KVL__TRY(kvl__check_cache(cache));
+    KVL__REQUIRE(cache->ctx, out, KVL_BAD_ARGUMENT, "out = NULL: must be given");
+    *out = 0;
+    return kvl__seq_add(cache, NULL, out);
 }
 
 KVL__FN kvl_status kvl__need_seq(const kvl_cache* cache, kvl_seq handle, kvl__seq** out)
@@ -284,10 +295,12 @@ KVL__PUBLIC kvl_status kvl_seq_get_rows(const kvl_cache* cache, int layer, kvl_s
     KVL__REQUIRE(cache->ctx, out, KVL_BAD_ARGUMENT, "out = NULL: must be given");
     KVL__TRY(kvl__need_layer(cache, layer, &l));
     KVL__TRY(kvl__need_seq(cache, handle, &seq));
-    out->rows = seq->layers[layer].rows;
-    out->sink = kvl__min_i64(out->rows, l->config.sink_len);
-    out->quantized = kvl__quantized_rows(&l->config, out->rows);
+    const kvl__extent* now = &seq->layers[layer].now;
+    out->rows = now->rows;
+    out->sink = kvl__min_i64(now->rows, l->config.sink_len);
+    out->quantized = now->quantized;
     out->tail = out->rows - out->sink - out->quantized;
+    out->dropped = kvl__gone_rows(now);
     return KVL_OK;
 }
 
@@ -352,6 +365,8 @@ KVL__FN void kvl__store_value(unsigned char* to, kvl_type type, int64_t i, float
 typedef struct kvl__append_seq {
     kvl__seq_layer* s;
     int64_t         first_row, num_rows;   // in the caller's rows
+    int64_t         left;                  // rows behind these that wait for a later step
+    kvl__change     change;
 } kvl__append_seq;
 
 typedef struct kvl__append_job {
@@ -469,12 +484,13 @@ KVL__FN void kvl__store_window_row(const kvl__codec* c, const kvl__view* v, int6
     }
 }
 
-// Encodes the oldest num_rows rows of a tail as rows `at` and on of the pages; moves the rest down.
-KVL__FN void kvl__flush_tail(const kvl__append_job* job, kvl__seq_layer* s, int head,
-                             kvl__windows* w, int64_t at, int64_t num_rows, int64_t tail_len)
+// Encodes the oldest num_rows rows of a tail as rows `at` and on of the pages, those whose pages
+// are gone excepted; moves the rest down, and they become history.
+KVL__FN void kvl__flush_tail(const kvl__append_job* job, const kvl__seq_layer* s, int head,
+                             const kvl__windows* w, int64_t at, int64_t num_rows, int64_t tail_len)
 {
     const kvl__layer* l = job->l;
-    const int64_t page_size = l->config.page_size;
+    const int64_t page_size = l->config.page_size, keep = l->keep_rows;
     for (int side = 0; side < 2; ++side) {
         const kvl__codec* c = &l->config.side[side];
         kvl__encode_args a;
@@ -483,15 +499,17 @@ KVL__FN void kvl__flush_tail(const kvl__append_job* job, kvl__seq_layer* s, int 
         a.page_size = l->config.page_size;
         for (int64_t done = 0; done < num_rows; done += a.num_rows) {
             const int64_t row = at + done, in_page = row % page_size;
+            a.num_rows = (int32_t)kvl__min_i64(num_rows - done, page_size - in_page);
+            if (!s->table || row / page_size < s->table->first) continue;
             a.rows = w->tail[side] + done * c->head_dim;
-            a.page = s->pages[row / page_size] + head * (l->k_bytes + l->v_bytes) +
+            a.page = kvl__page_at(s, row / page_size) + head * (l->k_bytes + l->v_bytes) +
                      (side ? l->k_bytes : 0);
             a.first_row = (int32_t)in_page;
-            a.num_rows = (int32_t)kvl__min_i64(num_rows - done, page_size - in_page);
             (side ? l->program.encode_values : l->program.encode_keys)(&a);
         }
-        memmove(w->tail[side], w->tail[side] + num_rows * c->head_dim,
-                (size_t)((tail_len - num_rows) * c->head_dim) * 2);
+        uint16_t* to = w->tail[side] - keep * c->head_dim;
+        memmove(to, to + num_rows * c->head_dim,
+                (size_t)((keep + tail_len - num_rows) * c->head_dim) * sizeof *to);
     }
 }
 
@@ -502,8 +520,8 @@ KVL__FN void kvl__append_item(void* arg, int64_t item, int thread)
     const kvl__config* c = &l->config;
     const int head = (int)(item % c->num_kv_heads);
     const kvl__append_seq* a = &job->seqs[item / c->num_kv_heads];
-    kvl__windows w = kvl__windows_of(l, a->s, head);
-    int64_t rows = a->s->rows, quantized = kvl__quantized_rows(c, rows);
+    const kvl__windows w = kvl__windows_of(l, a->s, head);
+    int64_t rows = a->s->now.rows, quantized = a->s->now.quantized;
     (void)thread;
     for (int64_t r = 0; r < a->num_rows; ++r, ++rows) {
         const int64_t tail_at = rows - c->sink_len - quantized;
@@ -514,7 +532,7 @@ KVL__FN void kvl__append_item(void* arg, int64_t item, int thread)
         }
         if (tail_at + 1 < l->tail_rows && r + 1 < a->num_rows) continue;
         const int64_t due = kvl__quantized_rows(c, rows + 1) - quantized;
-        if (due == 0) continue;
+        if (due <= 0) continue;
         kvl__flush_tail(job, a->s, head, &w, quantized, due, tail_at + 1);
         quantized += due;
     }
@@ -529,14 +547,20 @@ KVL__FN kvl_status kvl__check_batch(const kvl_cache* cache, int num_seqs, const 
     return KVL_OK;
 }
 
+KVL__FN int64_t kvl__append_len(const kvl_append_desc* d, int i)
+{
+    return d->num_rows ? d->num_rows[i] : 1;
+}
+
 KVL__FN kvl_status kvl__append_seqs(kvl__append_job* job, const kvl_append_desc* d,
                                     int64_t* num_rows)
 {
     kvl_context* ctx = job->cache->ctx;
     *num_rows = 0;
+    memset(job->seqs, 0, (size_t)d->num_seqs * sizeof *job->seqs);
     for (int i = 0; i < d->num_seqs; ++i) {
         kvl__seq* seq;
-        const int64_t rows = d->num_rows ? d->num_rows[i] : 1;
+        const int64_t rows = kvl__append_len(d, i);
         KVL__TRY(kvl__need_seq(job->cache, d->seqs[i], &seq));
         KVL__REQUIRE(ctx, rows >= 0, KVL_BAD_ARGUMENT,
                      "num_rows[%d] = %lld: must not be negative", i, (long long)rows);
@@ -554,17 +578,52 @@ KVL__FN kvl_status kvl__append_seqs(kvl__append_job* job, const kvl_append_desc*
     return KVL_OK;
 }
 
-KVL__FN kvl_status kvl__append_reserve(kvl__append_job* job)
+// What the rows that follow change in the pages.  Pages that leave the sliding window are released
+// at once, or, where rows in between are attended to, by kvl__append_release at the end.
+KVL__FN void kvl__append_change(const kvl__append_job* job, kvl__append_seq* a, int stepwise)
+{
+    const kvl__layer* l = job->l;
+    const kvl__extent* now = &a->s->now;
+    const kvl__extent to = kvl__grown(&l->config, now, a->num_rows, l->keep_rows);
+    const int64_t released = kvl__released_rows(&l->config, to.rows, to.quantized,
+                                                l->desc.window_len, l->release_slack);
+    a->change.kept = now->quantized;
+    a->change.wanted = to.quantized;
+    a->change.gone = kvl__gone_rows(now);
+    if (stepwise) a->change.own = released > a->change.gone;
+    else a->change.gone = kvl__max_i64(a->change.gone, released);
+}
+
+KVL__FN kvl_status kvl__append_reserve(kvl__append_job* job, int stepwise)
 {
     int failed = 0;
+    for (int i = 0; i < job->num_seqs; ++i)
+        kvl__append_change(job, &job->seqs[i], stepwise);
     for (int i = 0; i < job->num_seqs && !failed; ++i)
-        failed = !kvl__pages_reserve(job->cache, job->l, job->seqs[i].s,
-                                     job->seqs[i].s->rows + job->seqs[i].num_rows);
+        failed = !kvl__pages_reserve(job->cache, job->l, job->seqs[i].s, &job->seqs[i].change);
     for (int i = 0; i < job->num_seqs; ++i) {
-        if (failed) kvl__pages_drop(job->cache, job->l, job->seqs[i].s);
-        else kvl__pages_keep(job->cache, job->seqs[i].s);
+        kvl__append_seq* a = &job->seqs[i];
+        if (failed) kvl__pages_drop(job->cache, job->l, a->s, &a->change);
+        else kvl__pages_keep(job->cache, job->l, a->s, &a->change);
     }
     return failed ? KVL_NO_MEMORY : KVL_OK;
+}
+
+// Lets go what has left the sliding windows.  Needs no memory: reserve made the tables their own.
+KVL__FN void kvl__append_release(kvl__append_job* job)
+{
+    const kvl__layer* l = job->l;
+    for (int i = 0; i < job->num_seqs; ++i) {
+        kvl__seq_layer* s = job->seqs[i].s;
+        kvl__change change;
+        memset(&change, 0, sizeof change);
+        s->now.released = kvl__max_i64(s->now.released, kvl__released_rows(
+            &l->config, s->now.rows, s->now.quantized, l->desc.window_len, l->release_slack));
+        change.kept = change.wanted = s->now.quantized;
+        change.gone = kvl__gone_rows(&s->now);
+        kvl__pages_keep(job->cache, l, s, &change);
+        KVL_ASSERT(kvl__seq_layer_holds(l, s));
+    }
 }
 
 KVL__FN void kvl__append_each(kvl__append_job* job, int64_t num_rows, kvl__body body)
@@ -576,48 +635,81 @@ KVL__FN void kvl__append_each(kvl__append_job* job, int64_t num_rows, kvl__body 
         kvl__parallel(job->cache->ctx, items, body, job);
 }
 
-KVL__FN kvl_status kvl__append_checked(kvl__append_job* job, const kvl_append_desc* d)
+KVL__FN kvl_status kvl__append_check(kvl__append_job* job, const kvl_append_desc* d,
+                                     int64_t* num_rows)
 {
     const kvl__config* c = &job->l->config;
     kvl_context* ctx = job->cache->ctx;
-    int64_t num_rows;
-    KVL__TRY(kvl__append_seqs(job, d, &num_rows));
-    if (num_rows == 0) return KVL_OK;
+    KVL__TRY(kvl__append_seqs(job, d, num_rows));
+    if (*num_rows == 0) return KVL_OK;
     KVL__TRY(kvl__view_of(ctx, "k", &d->k, c->num_kv_heads, c->side[0].head_dim, &job->side[0]));
     KVL__TRY(kvl__view_of(ctx, "v", &d->v, c->num_kv_heads, c->side[1].head_dim, &job->side[1]));
-    kvl__append_each(job, num_rows, kvl__append_check_item);
-    if (job->bad) return kvl__append_bad_row(job);
-    KVL__TRY(kvl__append_reserve(job));
+    kvl__append_each(job, *num_rows, kvl__append_check_item);
+    return job->bad ? kvl__append_bad_row(job) : KVL_OK;
+}
+
+// Appends num_rows of each sequence; their pages are there.
+KVL__FN void kvl__append_rows(kvl__append_job* job, int64_t num_rows)
+{
+    kvl_context* ctx = job->cache->ctx;
     kvl__append_each(job, num_rows, kvl__append_item);
-    for (int i = 0; i < job->num_seqs; ++i) job->seqs[i].s->rows += job->seqs[i].num_rows;
+    for (int i = 0; i < job->num_seqs; ++i) {
+        kvl__append_seq* a = &job->seqs[i];
+        a->s->now = kvl__grown(&job->l->config, &a->s->now, a->num_rows, job->l->keep_rows);
+    }
     if (job->saturated && kvl__first_time(ctx, &ctx->said_saturated))
         kvl__say(ctx, KVL_LOG_WARNING, "layer %d: a value beyond the range of f16 is kept as 65504 "
-                 "with its sign; rows=bf16 in the spec has the range of float", d->layer);
+                 "with its sign; rows=bf16 in the spec has the range of float",
+                 (int)(job->l - job->cache->layers));
+}
+
+KVL__FN kvl_status kvl__append_checked(kvl__append_job* job, const kvl_append_desc* d)
+{
+    int64_t num_rows;
+    KVL__TRY(kvl__append_check(job, d, &num_rows));
+    if (num_rows == 0) return KVL_OK;
+    KVL__TRY(kvl__append_reserve(job, 0));
+    kvl__append_rows(job, num_rows);
+    kvl__append_release(job);
     return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__check_append_desc(const kvl_cache* cache, const kvl_append_desc* d,
+                                          const kvl__layer** l)
+{
+    KVL__TRY(kvl__check_cache(cache));
+    KVL__REQUIRE(cache->ctx, d, KVL_BAD_ARGUMENT, "kvl_append_desc = NULL: must be given");
+    KVL__REQUIRE(cache->ctx, d->end == 0, KVL_BAD_ARGUMENT,
+                 "kvl_append_desc.end = %u: must be 0: zero the whole desc first", d->end);
+    KVL__TRY(kvl__need_layer(cache, d->layer, l));
+    return kvl__check_batch(cache, d->num_seqs, d->seqs);
+}
+
+// Calls work(job, d) with a job for d and room for its sequences.
+KVL__FN kvl_status kvl__append_run(kvl__append_job* job, kvl_cache* cache,
+                                   const kvl_append_desc* d,
+                                   kvl_status (*work)(kvl__append_job*, const kvl_append_desc*))
+{
+    kvl__append_seq few[8];
+    const size_t bytes = (size_t)d->num_seqs * sizeof few[0];
+    job->cache = cache;
+    job->num_seqs = d->num_seqs;
+    job->seqs = few;
+    if (d->num_seqs > 8) {
+        job->seqs = (kvl__append_seq*)kvl__alloc(cache->ctx, bytes);
+        KVL__REQUIRE(cache->ctx, job->seqs, KVL_NO_MEMORY, "the allocator has no %zu bytes", bytes);
+    }
+    const kvl_status status = work(job, d);
+    if (job->seqs != few) kvl__free(cache->ctx, job->seqs, bytes);
+    return status;
 }
 
 KVL__PUBLIC kvl_status kvl_append(kvl_cache* cache, const kvl_append_desc* d)
 {
     kvl__append_job job;
-    kvl__append_seq few[8];
-    KVL__TRY(kvl__check_cache(cache));
-    KVL__REQUIRE(cache->ctx, d, KVL_BAD_ARGUMENT, "kvl_append_desc = NULL: must be given");
-    KVL__REQUIRE(cache->ctx, d->end == 0, KVL_BAD_ARGUMENT,
-                 "kvl_append_desc.end = %u: must be 0: zero the whole desc first", d->end);
     memset(&job, 0, sizeof job);
-    KVL__TRY(kvl__need_layer(cache, d->layer, &job.l));
-    KVL__TRY(kvl__check_batch(cache, d->num_seqs, d->seqs));
-    job.cache = cache;
-    job.num_seqs = d->num_seqs;
-    job.seqs = few;
-    const size_t bytes = (size_t)d->num_seqs * sizeof few[0];
-    if (d->num_seqs > 8) {
-        job.seqs = (kvl__append_seq*)kvl__alloc(cache->ctx, bytes);
-        KVL__REQUIRE(cache->ctx, job.seqs, KVL_NO_MEMORY, "the allocator has no %zu bytes", bytes);
-    }
-    const kvl_status status = kvl__append_checked(&job, d);
-    if (job.seqs != few) kvl__free(cache->ctx, job.seqs, bytes);
-    return status;
+    KVL__TRY(kvl__check_append_desc(cache, d, &job.l));
+    return kvl__append_run(&job, cache, d, kvl__append_checked);
 }
 
 // ATTEND
@@ -627,7 +719,7 @@ typedef struct kvl__attend_job {
     const kvl__layer* l;
     kvl__view         q, o;
     float*            lse;
-    int64_t           num_queries;     // of the wave
+    int64_t           num_queries, num_items, rows_read;     // of the wave
 } kvl__attend_job;
 
 KVL__FN void kvl__attend_args_of(const kvl__attend_job* job, const kvl__query* query, int head,
@@ -645,7 +737,8 @@ KVL__FN void kvl__attend_args_of(const kvl__attend_job* job, const kvl__query* q
         const int64_t page = query->v.first_page + part * query->v.pages_per_split;
         const int64_t row = page * c->page_size;
         const int64_t end = row + query->v.pages_per_split * c->page_size;
-        a->pages = (const unsigned char* const*)query->s->pages + page;
+        a->pages = (const unsigned char* const*)kvl__table_pages(query->s->table) + page -
+                   query->s->table->first;
         a->k_offset = head * (l->k_bytes + l->v_bytes);
         a->v_offset = a->k_offset + l->k_bytes;
         a->first_row = kvl__max_i64(query->v.page_begin, row) - row;
@@ -769,47 +862,64 @@ KVL__FN void kvl__attend_item(void* arg, int64_t item, int thread)
 }
 
 // Small waves are not worth waking a thread for.
-KVL__FN void kvl__attend_wave(kvl__attend_job* job, int64_t items, int64_t rows_read)
+KVL__FN void kvl__attend_wave(kvl__attend_job* job)
 {
-    const int64_t heads = job->l->config.num_kv_heads;
+    const int64_t heads = job->l->config.num_kv_heads, items = job->num_items;
+    if (job->num_queries == 0) return;
     memset(job->cache->done, 0, (size_t)(job->num_queries * heads) * sizeof(int32_t));
-    if (rows_read * heads < 64)
+    if (job->rows_read * heads < 64)
         for (int64_t i = 0; i < items; ++i) kvl__attend_item(job, i, 0);
     else
         kvl__parallel(job->cache->ctx, items, kvl__attend_item, job);
+    job->num_queries = job->num_items = job->rows_read = 0;
+}
+
+// Adds the query row `row` at a position of a sequence; full waves run.
+KVL__FN void kvl__attend_add(kvl__attend_job* job, const kvl__seq_layer* s, int64_t position,
+                             int64_t row)
+{
+    kvl_cache* cache = job->cache;
+    const int64_t window = job->l->desc.window_len, end = position + 1;
+    const kvl__visible v = kvl__see(&job->l->config, &s->now,
+                                    window ? kvl__max_i64(0, end - window) : 0, end);
+    const int64_t parts = job->l->config.num_kv_heads * (v.num_splits + 1);
+    if (job->num_queries == KVL__WAVE_ROWS || job->num_items + parts > cache->max_parts)
+        kvl__attend_wave(job);
+    kvl__query* query = &cache->wave[job->num_queries++];
+    query->s = s;
+    query->v = v;
+    query->row = row;
+    query->first_item = job->num_items;
+    job->num_items += parts;
+    job->rows_read += kvl__min_i64(end, s->now.rows);
 }
 
 KVL__FN int64_t kvl__q_len(const kvl_attend_desc* d, int i) { return d->q_lens ? d->q_lens[i] : 1; }
 
 KVL__FN void kvl__attend_all(kvl__attend_job* job, const kvl_attend_desc* d)
 {
-    kvl_cache* cache = job->cache;
-    const int64_t heads = job->l->config.num_kv_heads, window = job->l->desc.window_len;
-    int64_t row = 0, items = 0, rows_read = 0;
-    job->num_queries = 0;
+    int64_t row = 0;
     for (int i = 0; i < d->num_seqs; ++i) {
-        const kvl__seq_layer* s = &kvl__seq_find(cache, d->seqs[i])->layers[d->layer];
+        const kvl__seq_layer* s = &kvl__seq_find(job->cache, d->seqs[i])->layers[d->layer];
         const int64_t q_len = kvl__q_len(d, i);
-        const int64_t first = d->q_positions ? d->q_positions[i] : s->rows - q_len;
-        for (int64_t j = 0; j < q_len; ++j, ++row) {
-            const int64_t end = first + j + 1;
-            const kvl__visible v = kvl__see(&job->l->config, s->rows,
-                                            window ? kvl__max_i64(0, end - window) : 0, end);
-            const int64_t parts = heads * (v.num_splits + 1);
-            if (job->num_queries == KVL__WAVE_ROWS || items + parts > cache->max_parts) {
-                kvl__attend_wave(job, items, rows_read);
-                job->num_queries = items = rows_read = 0;
-            }
-            kvl__query* query = &cache->wave[job->num_queries++];
-            query->s = s;
-            query->v = v;
-            query->row = row;
-            query->first_item = items;
-            items += parts;
-            rows_read += kvl__min_i64(end, s->rows);
-        }
+        const int64_t first = d->q_positions ? d->q_positions[i] : s->now.rows - q_len;
+        for (int64_t j = 0; j < q_len; ++j, ++row) kvl__attend_add(job, s, first + j, row);
     }
-    if (job->num_queries > 0) kvl__attend_wave(job, items, rows_read);
+    kvl__attend_wave(job);
+}
+
+// Refuses a query whose window reaches into rows that were released; a later position sees less of
+// them.
+KVL__FN kvl_status kvl__check_released(const kvl_cache* cache, const kvl__layer* l,
+                                       const kvl__extent* now, int i, int64_t position)
+{
+    const int64_t sink = l->config.sink_len, end = kvl__min_i64(position + 1, now->rows);
+    const int64_t first = kvl__max_i64(position + 1 - l->desc.window_len, sink + now->dropped);
+    KVL__REQUIRE(cache->ctx, now->released == 0 || first >= end || first >= sink + now->released,
+                 KVL_BAD_ARGUMENT, "seqs[%d]: the query at position %lld sees rows from %lld on, "
+                 "and those before %lld were released (release_windows)", i,
+                 (long long)position, (long long)first, (long long)(sink + now->released));
+    return KVL_OK;
 }
 
 KVL__FN kvl_status kvl__check_attend_seqs(const kvl_cache* cache, const kvl_attend_desc* d,
@@ -822,7 +932,8 @@ KVL__FN kvl_status kvl__check_attend_seqs(const kvl_cache* cache, const kvl_atte
         KVL__TRY(kvl__need_seq(cache, d->seqs[i], &seq));
         KVL__REQUIRE(cache->ctx, q_len >= 0, KVL_BAD_ARGUMENT,
                      "q_lens[%d] = %lld: must not be negative", i, (long long)q_len);
-        const int64_t rows = seq->layers[d->layer].rows;
+        const kvl__extent* now = &seq->layers[d->layer].now;
+        const int64_t rows = now->rows;
         KVL__REQUIRE(cache->ctx, d->q_positions || q_len <= rows || (rows == 0 && q_len == 1),
                      KVL_BAD_ARGUMENT, "q_lens[%d] = %lld: the sequence has %lld rows; give "
                      "q_positions to query beyond them", i, (long long)q_len, (long long)rows);
@@ -830,36 +941,52 @@ KVL__FN kvl_status kvl__check_attend_seqs(const kvl_cache* cache, const kvl_atte
                      d->q_positions[i] < (int64_t)1 << 40), KVL_BAD_ARGUMENT,
                      "q_positions[%d] = %lld: must be 0 to 2^40", i,
                      (long long)(d->q_positions ? d->q_positions[i] : 0));
+        if (q_len > 0)
+            KVL__TRY(kvl__check_released(cache, &cache->layers[d->layer], now, i, d->q_positions
+                                         ? d->q_positions[i] : rows - q_len));
         *num_rows += q_len;
     }
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__check_attend_desc(const kvl_cache* cache, const kvl_attend_desc* d,
+                                          const kvl__layer** l)
+{
+    KVL__TRY(kvl__check_cache(cache));
+    KVL__REQUIRE(cache->ctx, d, KVL_BAD_ARGUMENT, "kvl_attend_desc = NULL: must be given");
+    KVL__REQUIRE(cache->ctx, d->end == 0, KVL_BAD_ARGUMENT,
+                 "kvl_attend_desc.end = %u: must be 0: zero the whole desc first", d->end);
+    KVL__TRY(kvl__need_layer(cache, d->layer, l));
+    return kvl__check_batch(cache, d->num_seqs, d->seqs);
+}
+
+// Fills a job whose layer is set.
+KVL__FN kvl_status kvl__attend_job_of(kvl_cache* cache, const kvl_attend_desc* d,
+                                      kvl__attend_job* job)
+{
+    const kvl__config* c = &job->l->config;
+    const int q_heads = c->num_heads * c->num_kv_heads;
+    kvl_const_rows o;
+    o.data = d->o.data;
+    o.type = d->o.type;
+    o.row_stride = d->o.row_stride;
+    o.head_stride = d->o.head_stride;
+    KVL__TRY(kvl__view_of(cache->ctx, "q", &d->q, q_heads, c->side[0].head_dim, &job->q));
+    KVL__TRY(kvl__view_of(cache->ctx, "o", &o, q_heads, c->side[1].head_dim, &job->o));
+    job->cache = cache;
+    job->lse = d->lse;
     return KVL_OK;
 }
 
 KVL__PUBLIC kvl_status kvl_attend(kvl_cache* cache, const kvl_attend_desc* d)
 {
     kvl__attend_job job;
-    kvl_const_rows o;
     int64_t num_rows;
-    KVL__TRY(kvl__check_cache(cache));
-    kvl_context* ctx = cache->ctx;
-    KVL__REQUIRE(ctx, d, KVL_BAD_ARGUMENT, "kvl_attend_desc = NULL: must be given");
-    KVL__REQUIRE(ctx, d->end == 0, KVL_BAD_ARGUMENT,
-                 "kvl_attend_desc.end = %u: must be 0: zero the whole desc first", d->end);
     memset(&job, 0, sizeof job);
-    KVL__TRY(kvl__need_layer(cache, d->layer, &job.l));
-    KVL__TRY(kvl__check_batch(cache, d->num_seqs, d->seqs));
+    KVL__TRY(kvl__check_attend_desc(cache, d, &job.l));
     KVL__TRY(kvl__check_attend_seqs(cache, d, &num_rows));
     if (num_rows == 0) return KVL_OK;
-    const kvl__config* c = &job.l->config;
-    const int q_heads = c->num_heads * c->num_kv_heads;
-    o.data = d->o.data;
-    o.type = d->o.type;
-    o.row_stride = d->o.row_stride;
-    o.head_stride = d->o.head_stride;
-    KVL__TRY(kvl__view_of(ctx, "q", &d->q, q_heads, c->side[0].head_dim, &job.q));
-    KVL__TRY(kvl__view_of(ctx, "o", &o, q_heads, c->side[1].head_dim, &job.o));
-    job.cache = cache;
-    job.lse = d->lse;
+    KVL__TRY(kvl__attend_job_of(cache, d, &job));
     kvl__attend_all(&job, d);
     return KVL_OK;
 }
@@ -875,18 +1002,18 @@ typedef struct kvl__restore_job {
     int64_t              first, num;
 } kvl__restore_job;
 
-KVL__FN void kvl__decode_page_rows(const kvl__restore_job* job, int head, int64_t row, int num,
-                                   kvl__decode_args* a)
+// Rows [row, row + num) after the sink, of one page.
+KVL__FN void kvl__decode_side(const kvl__layer* l, const kvl__seq_layer* s, int side, int head,
+                              int64_t row, int num, kvl__decode_args* a)
 {
-    const kvl__layer* l = job->l;
     const int64_t page_size = l->config.page_size;
-    a->codec = &l->config.side[job->side];
-    a->page = job->s->pages[row / page_size] + head * (l->k_bytes + l->v_bytes) +
-              (job->side ? l->k_bytes : 0);
+    a->codec = &l->config.side[side];
+    a->page = kvl__page_at(s, row / page_size) + head * (l->k_bytes + l->v_bytes) +
+              (side ? l->k_bytes : 0);
     a->page_size = l->config.page_size;
     a->first_row = (int32_t)(row % page_size);
     a->num_rows = num;
-    (job->side ? l->program.decode_values : l->program.decode_keys)(a);
+    (side ? l->program.decode_values : l->program.decode_keys)(a);
 }
 
 // Item: one row and head.
@@ -894,8 +1021,8 @@ KVL__FN void kvl__restore_row(const kvl__restore_job* job, int64_t row, int head
 {
     const kvl__config* c = &job->l->config;
     const kvl__codec* codec = &c->side[job->side];
-    const int64_t sink = kvl__min_i64(job->s->rows, c->sink_len);
-    const int64_t quantized = kvl__quantized_rows(c, job->s->rows);
+    const int64_t sink = kvl__min_i64(job->s->now.rows, c->sink_len);
+    const int64_t quantized = job->s->now.quantized;
     unsigned char* to = (unsigned char*)(uintptr_t)job->out.data +
                         (row - job->first) * job->out.row_bytes + head * job->out.head_bytes;
     float x[KVL__MAX_HEAD_DIM];
@@ -903,7 +1030,7 @@ KVL__FN void kvl__restore_row(const kvl__restore_job* job, int64_t row, int head
         kvl__decode_args a;
         memset(&a, 0, sizeof a);
         a.rows = x;
-        kvl__decode_page_rows(job, head, row - sink, 1, &a);
+        kvl__decode_side(job->l, job->s, job->side, head, row - sink, 1, &a);
     } else {
         const kvl__windows w = kvl__windows_of(job->l, job->s, head);
         const uint16_t* from = row < sink
@@ -933,9 +1060,14 @@ KVL__PUBLIC kvl_status kvl_restore(kvl_cache* cache, int layer, kvl_seq handle, 
     KVL__TRY(kvl__need_layer(cache, layer, &jobs[0].l));
     KVL__TRY(kvl__need_seq(cache, handle, &seq));
     const kvl__seq_layer* s = &seq->layers[layer];
-    KVL__REQUIRE(cache->ctx, first >= 0 && num >= 0 && first <= s->rows && num <= s->rows - first,
+    const int64_t rows_in = s->now.rows, gone = kvl__gone_rows(&s->now);
+    const int64_t sink = jobs[0].l->config.sink_len;
+    KVL__REQUIRE(cache->ctx, first >= 0 && num >= 0 && first <= rows_in && num <= rows_in - first,
                  KVL_BAD_ARGUMENT, "rows %lld and %lld more: the sequence has %lld",
-                 (long long)first, (long long)num, (long long)s->rows);
+                 (long long)first, (long long)num, (long long)rows_in);
+    KVL__REQUIRE(cache->ctx, gone == 0 || first >= sink + gone || first + num <= sink || num == 0,
+                 KVL_BAD_ARGUMENT, "rows %lld and %lld more: those from %lld to %lld are dropped",
+                 (long long)first, (long long)num, (long long)sink, (long long)(sink + gone - 1));
     for (int side = 0; side < 2; ++side) {
         kvl_const_rows out;
         jobs[side].cache = cache;
@@ -970,7 +1102,7 @@ KVL__FN void kvl__read_all_codes(const kvl__restore_job* job, int head, kvl_code
         if (out->codes) a.codes = out->codes + done * c->head_dim;
         if (out->scales) a.scales = out->scales + groups;
         if (out->offsets) a.offsets = out->offsets + groups;
-        kvl__decode_page_rows(job, head, row, num, &a);
+        kvl__decode_side(job->l, job->s, job->side, head, row, num, &a);
         if (c->group_size) groups += (int64_t)num * c->head_dim / c->group_size;
         done += num;
     }
@@ -994,11 +1126,14 @@ KVL__PUBLIC kvl_status kvl_read_codes(kvl_cache* cache, int layer, kvl_seq handl
     job.first = first;
     job.num = num;
     const kvl__codec* c = &job.l->config.side[job.side];
-    const int64_t quantized = kvl__quantized_rows(&job.l->config, job.s->rows);
+    const int64_t quantized = job.s->now.quantized, gone = kvl__gone_rows(&job.s->now);
     KVL__REQUIRE(cache->ctx,
                  first >= 0 && num >= 0 && first <= quantized && num <= quantized - first,
                  KVL_BAD_ARGUMENT, "rows %lld and %lld more: %lld are quantized", (long long)first,
                  (long long)num, (long long)quantized);
+    KVL__REQUIRE(cache->ctx, first >= gone || num == 0, KVL_BAD_ARGUMENT,
+                 "rows %lld and %lld more: the first %lld are dropped", (long long)first,
+                 (long long)num, (long long)gone);
     const int64_t unit = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL ? c->group_size : 1;
     KVL__REQUIRE(cache->ctx, first % unit == 0 && num % unit == 0, KVL_BAD_ARGUMENT,
                  "rows %lld and %lld more: must be multiples of %lld, a group along tokens",

@@ -13,7 +13,17 @@ enum {
     KVL__MAX_SPLITS = 63           // of pages; one more part holds sink and tail
 };
 
-// Rows in pages when a sequence has `rows` rows.
+// Where the rows of a sequence are in one layer.  Counts; zero is the empty sequence.
+typedef struct kvl__extent {
+    int64_t rows;                  // forgotten ones included
+    int64_t quantized;             // in pages, the first after the sink
+    int64_t dropped;               // the first after the sink that no query sees
+    int64_t released;              // the first after the sink that a sliding window let go
+    int64_t history;               // of quantized rows, the newest: their 16-bit rows are there too
+    int64_t altered;               // 1 + the first row that a truncation read back from its codes
+} kvl__extent;
+
+// Rows in pages that age asks for when a sequence has `rows` rows; a truncation may leave more.
 KVL__FN int64_t kvl__quantized_rows(const kvl__config* c, int64_t rows)
 {
     const int64_t aged = rows - c->sink_len - c->recent_len;
@@ -27,9 +37,15 @@ KVL__FN int64_t kvl__tail_rows(const kvl__config* c)
     return c->recent_len + (int64_t)c->chunk_len * ((15 + c->chunk_len) / c->chunk_len);
 }
 
-KVL__FN int64_t kvl__num_pages(const kvl__config* c, int64_t rows)
+// Rows of history that let a truncation take back keep_len rows: whole chunks.
+KVL__FN int64_t kvl__keep_rows(const kvl__config* c, int64_t keep_len)
 {
-    return (kvl__quantized_rows(c, rows) + c->page_size - 1) / c->page_size;
+    return (keep_len + c->chunk_len - 1) / c->chunk_len * c->chunk_len;
+}
+
+KVL__FN int64_t kvl__num_pages(const kvl__config* c, int64_t quantized)
+{
+    return (quantized + c->page_size - 1) / c->page_size;
 }
 
 // Entries of a page table for num_pages pages: powers of two, so that growth is rare.
@@ -41,6 +57,82 @@ KVL__FN int64_t kvl__table_entries(int64_t num_pages)
     return entries;
 }
 
+// Rows after the sink whose memory may be gone: whole pages of them are.
+KVL__FN int64_t kvl__gone_rows(const kvl__extent* e)
+{
+    return kvl__max_i64(e->dropped, e->released);
+}
+
+// Whole pages that no query at or after the newest row sees, in rows; slack is the number of rows
+// that can still be taken back, and 1.
+KVL__FN int64_t kvl__released_rows(const kvl__config* c, int64_t rows, int64_t quantized,
+                                   int64_t window_len, int64_t slack)
+{
+    const int64_t unseen = rows - window_len - slack + 1 - c->sink_len;
+    if (window_len == 0 || slack == 0 || unseen <= 0) return 0;
+    return kvl__min_i64(unseen, quantized) / c->page_size * c->page_size;
+}
+
+// The extent after rows were appended.
+KVL__FN kvl__extent kvl__grown(const kvl__config* c, const kvl__extent* e, int64_t num_rows,
+                               int64_t keep_rows)
+{
+    kvl__extent to = *e;
+    to.rows += num_rows;
+    to.quantized = kvl__max_i64(e->quantized, kvl__quantized_rows(c, to.rows));
+    to.history = kvl__min_i64(keep_rows, e->history + to.quantized - e->quantized);
+    return to;
+}
+
+// The rows of the groups that run along tokens: what is cut in pages is cut there.
+KVL__FN int64_t kvl__group_rows(const kvl__config* c)
+{
+    int64_t rows = 1;
+    for (int side = 0; side < 2; ++side)
+        if (c->side[side].words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL)
+            rows = kvl__lcm((int32_t)rows, c->side[side].group_size);
+    return rows;
+}
+
+// A truncation to a number of rows.
+typedef struct kvl__cut {
+    kvl__extent to;
+    int64_t     returned;          // rows that leave the pages for the tail by their 16-bit rows
+    int64_t     restored;          // rows that become the whole tail, read back from their codes
+    int         exact;             // `to` is what a sequence has that never had the removed rows
+} kvl__cut;
+
+// Rows that are due by age alone go back where all of their 16-bit rows are in the history.  Else
+// quantized rows stay so, up to the group along tokens that is cut: what is left of it is restored.
+KVL__FN kvl__cut kvl__cut_at(const kvl__config* c, const kvl__extent* e, int64_t rows)
+{
+    const int64_t aged = kvl__max_i64(0, rows - c->sink_len), due = kvl__quantized_rows(c, rows);
+    const int64_t unit = kvl__group_rows(c);
+    kvl__cut cut;
+    memset(&cut, 0, sizeof cut);
+    cut.to = *e;
+    cut.to.rows = rows;
+    if (rows < e->rows) {
+        int64_t stay = e->quantized <= aged ? e->quantized : aged / unit * unit;
+        if (e->quantized - due <= e->history) stay = due;
+        cut.to.quantized = stay;
+        cut.to.dropped = kvl__min_i64(e->dropped, aged);
+        cut.to.released = kvl__min_i64(e->released, aged);
+        if (e->quantized - stay <= e->history) {
+            cut.returned = e->quantized - stay;
+            cut.to.history -= cut.returned;
+        } else {
+            cut.restored = aged - stay;
+            cut.to.history = 0;
+        }
+        if (e->altered > rows) cut.to.altered = 0;
+        if (cut.restored > 0 && (!cut.to.altered || cut.to.altered > 1 + c->sink_len + stay))
+            cut.to.altered = 1 + c->sink_len + stay;
+    }
+    cut.exact = cut.to.altered == 0 && cut.to.quantized == due;
+    return cut;
+}
+
 // A range of rows by region: [begin, end) of sink, of quantized rows, of tail, each counted from
 // the region's first row.
 typedef struct kvl__visible {
@@ -49,20 +141,22 @@ typedef struct kvl__visible {
     int     num_splits;            // of pages
 } kvl__visible;
 
-KVL__FN kvl__visible kvl__see(const kvl__config* c, int64_t rows, int64_t begin, int64_t end)
+KVL__FN kvl__visible kvl__see(const kvl__config* c, const kvl__extent* e, int64_t begin,
+                              int64_t end)
 {
-    const int64_t sink = kvl__min_i64(rows, c->sink_len);
-    const int64_t quantized = kvl__quantized_rows(c, rows), tail_at = sink + quantized;
+    const int64_t sink = kvl__min_i64(e->rows, c->sink_len);
     kvl__visible v;
     memset(&v, 0, sizeof v);
-    if (end > rows) end = rows;
+    if (end > e->rows) end = e->rows;
     if (begin >= end) return v;
     v.sink_begin = kvl__min_i64(begin, sink);
     v.sink_end = kvl__min_i64(end, sink);
-    v.page_begin = kvl__max_i64(0, kvl__min_i64(begin, tail_at) - sink);
-    v.page_end = kvl__max_i64(0, kvl__min_i64(end, tail_at) - sink);
-    v.tail_begin = kvl__max_i64(0, begin - tail_at);
-    v.tail_end = kvl__max_i64(0, end - tail_at);
+    const int64_t last = kvl__max_i64(0, end - sink);               // of the rows after the sink
+    const int64_t first = kvl__min_i64(last, kvl__max_i64(begin - sink, e->dropped));
+    v.page_begin = kvl__min_i64(first, e->quantized);
+    v.page_end = kvl__min_i64(last, e->quantized);
+    v.tail_begin = kvl__max_i64(0, first - e->quantized);
+    v.tail_end = kvl__max_i64(0, last - e->quantized);
     if (v.page_begin >= v.page_end) return v;
     v.first_page = v.page_begin / c->page_size;
     const int64_t pages = (v.page_end - 1) / c->page_size - v.first_page + 1;

@@ -3,12 +3,17 @@
 //
 //   cache -> layers [num_layers]                  config, kernels, page size
 //         -> slots [capacity]                     sequences by the low half of their handle
-//            seq -> seq_layer [num_layers]        rows, window buffer, page table
+//            seq -> seq_layer [num_layers]        extent, window buffer
+//                   table                         shared by forks until one of them changes it
 //                   pages [entries]               contents; a page's header lies before them
 //
 // A window buffer is [num_kv_heads] x { sink keys, sink values, tail keys, tail values }, 16-bit
-// rows of one head contiguous.  Sizes come from one place, so that kvl_estimate and what is
-// allocated cannot differ.
+// rows of one head contiguous.  A tail has keep_rows of history before its first row: the newest
+// quantized rows as they were, for a truncation that takes them back.  Sizes come from one place,
+// so that kvl_estimate and what is allocated cannot differ.
+//
+// A page is changed by a sequence that alone refers to it, through a table that is its own; else
+// the page or the table is copied first.  Bits of rows that a page does not hold are zero.
 
 #ifndef KVL_STORE_H
 #define KVL_STORE_H
@@ -25,6 +30,12 @@ typedef struct kvl__page {         // at contents - KVL__PAGE_HEADER
     uint32_t refs;
 } kvl__page;
 
+// Followed by entries pointers to the contents of pages.
+typedef struct kvl__table {
+    int64_t refs, entries;
+    int64_t first, num;            // pages [first, first + num) of a sequence are in it
+} kvl__table;
+
 typedef struct kvl__layer {
     kvl_layer_desc       desc;     // spec is not kept here: config has it
     kvl__config          config;
@@ -34,19 +45,21 @@ typedef struct kvl__layer {
     const char*          from;     // where the kernels came from
     char                 why[256]; // why the reference runs, if it was not asked for
     float                softmax_scale;
+    int64_t              release_slack;       // see kvl__released_rows; 0: nothing is released
     int64_t              k_bytes, v_bytes;    // of one head in a page
     uint64_t             page_bytes;          // contents, all heads
-    int64_t              sink_rows, tail_rows;
+    int64_t              sink_rows, keep_rows, tail_rows;
     uint64_t             window_bytes;        // of one sequence
 } kvl__layer;
 
 typedef struct kvl__seq_layer {
-    int64_t         rows;
-    unsigned char*  window;        // window_bytes
-    unsigned char** pages;         // [entries]
-    int64_t         num_pages, entries;
-    unsigned char** grown;         // [grown_entries] a longer table, while pages are reserved
-    int64_t         grown_entries, num_reserved;
+    kvl__extent    now;
+    unsigned char* window;         // window_bytes
+    kvl__table*    table;          // NULL: no pages
+    // Between reserve and keep or drop of a change:
+    kvl__table*    grown;          // takes the place of table
+    unsigned char* copied;         // takes the place of the page that is written
+    int64_t        num_reserved;   // pages behind those that stay
 } kvl__seq_layer;
 
 typedef struct kvl__seq {
@@ -85,7 +98,8 @@ struct kvl_cache {
 
 // MEMORY OF A CACHE
 
-KVL__FN void* kvl__cache_alloc(kvl_cache* cache, uint64_t bytes)
+// Memory as the allocator gives it.
+KVL__FN void* kvl__cache_take(kvl_cache* cache, uint64_t bytes)
 {
     if (cache->max_bytes && (bytes > cache->max_bytes || cache->bytes > cache->max_bytes - bytes)) {
         kvl__fail(cache->ctx, KVL_NO_MEMORY, "max_bytes = %llu: %llu are in use and %llu more are "
@@ -93,7 +107,7 @@ KVL__FN void* kvl__cache_alloc(kvl_cache* cache, uint64_t bytes)
                   (unsigned long long)bytes);
         return NULL;
     }
-    void* ptr = kvl__alloc_zeroed(cache->ctx, (size_t)bytes);
+    void* ptr = kvl__alloc(cache->ctx, (size_t)bytes);
     if (!ptr) {
         kvl__fail(cache->ctx, KVL_NO_MEMORY, "the allocator has no %llu bytes",
                   (unsigned long long)bytes);
@@ -101,6 +115,13 @@ KVL__FN void* kvl__cache_alloc(kvl_cache* cache, uint64_t bytes)
     }
     cache->bytes += bytes;
     if (cache->bytes > cache->peak_bytes) cache->peak_bytes = cache->bytes;
+    return ptr;
+}
+
+KVL__FN void* kvl__cache_alloc(kvl_cache* cache, uint64_t bytes)
+{
+    void* ptr = kvl__cache_take(cache, bytes);
+    if (ptr) memset(ptr, 0, (size_t)bytes);
     return ptr;
 }
 
@@ -117,22 +138,35 @@ KVL__FN uint64_t kvl__page_alloc_bytes(const kvl__layer* l)
     return l->page_bytes + KVL__PAGE_HEADER + 63;
 }
 
-KVL__FN unsigned char* kvl__page_create(kvl_cache* cache, const kvl__layer* l)
+// A page of zeros, or a copy of `from`.
+KVL__FN unsigned char* kvl__page_create(kvl_cache* cache, const kvl__layer* l,
+                                        const unsigned char* from)
 {
-    void* memory = kvl__cache_alloc(cache, kvl__page_alloc_bytes(l));
+    void* memory = kvl__cache_take(cache, kvl__page_alloc_bytes(l));
     if (!memory) return NULL;
     const uintptr_t at = ((uintptr_t)memory + KVL__PAGE_HEADER + 63) & ~(uintptr_t)63;
     kvl__page* page = (kvl__page*)(at - KVL__PAGE_HEADER);
     page->memory = memory;
     page->refs = 1;
+    if (from) memcpy((void*)at, from, (size_t)l->page_bytes);
+    else memset((void*)at, 0, (size_t)l->page_bytes);
     cache->page_bytes += l->page_bytes;
     return (unsigned char*)at;
 }
 
+KVL__FN kvl__page* kvl__page_of(unsigned char* contents)
+{
+    return (kvl__page*)(void*)(contents - KVL__PAGE_HEADER);
+}
+
 KVL__FN void kvl__page_release(kvl_cache* cache, const kvl__layer* l, unsigned char* contents)
 {
-    kvl__page* page = (kvl__page*)(void*)(contents - KVL__PAGE_HEADER);
+    kvl__page* page = kvl__page_of(contents);
+    KVL_ASSERT(page->refs > 0);
     if (--page->refs > 0) return;
+#ifdef KVLOOM_DEBUG
+    memset(contents, 0xff, (size_t)l->page_bytes);       // a reader that is left over shows
+#endif
     kvl__cache_release(cache, page->memory, kvl__page_alloc_bytes(l));
     cache->page_bytes -= l->page_bytes;
 }
@@ -141,18 +175,19 @@ KVL__FN void kvl__page_release(kvl_cache* cache, const kvl__layer* l, unsigned c
 
 typedef struct kvl__windows {
     uint16_t* sink[2];             // keys, values: [sink_rows, head_dim]
-    uint16_t* tail[2];             // [tail_rows, head_dim]
+    uint16_t* tail[2];             // [tail_rows, head_dim], keep_rows of history before it
 } kvl__windows;
 
 KVL__FN kvl__windows kvl__windows_of(const kvl__layer* l, const kvl__seq_layer* s, int head)
 {
     const int64_t dk = l->config.side[0].head_dim, dv = l->config.side[1].head_dim;
-    uint16_t* at = (uint16_t*)(void*)s->window + head * (l->sink_rows + l->tail_rows) * (dk + dv);
+    const int64_t rows = l->sink_rows + l->keep_rows + l->tail_rows;
+    uint16_t* at = (uint16_t*)(void*)s->window + head * rows * (dk + dv);
     kvl__windows w;
     w.sink[0] = at;
     w.sink[1] = w.sink[0] + l->sink_rows * dk;
-    w.tail[0] = w.sink[1] + l->sink_rows * dv;
-    w.tail[1] = w.tail[0] + l->tail_rows * dk;
+    w.tail[0] = w.sink[1] + l->sink_rows * dv + l->keep_rows * dk;
+    w.tail[1] = w.tail[0] + l->tail_rows * dk + l->keep_rows * dv;
     return w;
 }
 
@@ -179,32 +214,62 @@ KVL__FN kvl__seq* kvl__seq_find(const kvl_cache* cache, kvl_seq handle)
     return seq && seq->generation == handle >> 32 ? seq : NULL;
 }
 
+KVL__FN uint64_t kvl__table_bytes(int64_t entries)
+{
+    return entries ? sizeof(kvl__table) + (uint64_t)entries * sizeof(unsigned char*) : 0;
+}
+
+KVL__FN unsigned char** kvl__table_pages(kvl__table* table) { return (unsigned char**)(table + 1); }
+
+// Contents of a page of a sequence that is in its table.
+KVL__FN unsigned char* kvl__page_at(const kvl__seq_layer* s, int64_t page)
+{
+    return kvl__table_pages(s->table)[page - s->table->first];
+}
+
+// Gives up a sequence's part in its table.
+KVL__FN void kvl__table_leave(kvl_cache* cache, const kvl__layer* l, kvl__table* table)
+{
+    if (!table || --table->refs > 0) return;
+    for (int64_t i = 0; i < table->num; ++i)
+        kvl__page_release(cache, l, kvl__table_pages(table)[i]);
+    kvl__cache_release(cache, table, kvl__table_bytes(table->entries));
+}
+
 KVL__FN void kvl__seq_release(kvl_cache* cache, kvl__seq* seq)
 {
     for (int i = 0; i < cache->num_layers; ++i) {
         const kvl__layer* l = &cache->layers[i];
         kvl__seq_layer* s = &seq->layers[i];
-        for (int64_t p = 0; p < s->num_pages; ++p) kvl__page_release(cache, l, s->pages[p]);
-        kvl__cache_release(cache, s->pages, (uint64_t)s->entries * sizeof(unsigned char*));
+        kvl__table_leave(cache, l, s->table);
         if (s->window) cache->window_bytes -= l->window_bytes;
         kvl__cache_release(cache, s->window, l->window_bytes);
     }
     kvl__cache_release(cache, seq, kvl__seq_bytes(cache));
 }
 
-KVL__FN kvl__seq* kvl__seq_make(kvl_cache* cache)
+// An empty sequence, or one that begins as `from` is: windows copied, tables shared.
+KVL__FN kvl__seq* kvl__seq_make(kvl_cache* cache, const kvl__seq* from)
 {
     kvl__seq* seq = (kvl__seq*)kvl__cache_alloc(cache, kvl__seq_bytes(cache));
     if (!seq) return NULL;
     seq->layers = (kvl__seq_layer*)(void*)(seq + 1);
     for (int i = 0; i < cache->num_layers; ++i) {
         const kvl__layer* l = &cache->layers[i];
+        kvl__seq_layer* s = &seq->layers[i];
+        if (from) {
+            s->now = from->layers[i].now;
+            s->table = from->layers[i].table;
+            if (s->table) ++s->table->refs;
+        }
         if (!l->active || l->window_bytes == 0) continue;
-        seq->layers[i].window = (unsigned char*)kvl__cache_alloc(cache, l->window_bytes);
-        if (!seq->layers[i].window) {
+        s->window = (unsigned char*)kvl__cache_take(cache, l->window_bytes);
+        if (!s->window) {
             kvl__seq_release(cache, seq);
             return NULL;
         }
+        if (from) memcpy(s->window, from->layers[i].window, (size_t)l->window_bytes);
+        else memset(s->window, 0, (size_t)l->window_bytes);
         cache->window_bytes += l->window_bytes;
     }
     return seq;
@@ -223,56 +288,167 @@ KVL__FN int kvl__slots_grow(kvl_cache* cache, int num_seqs)
     return 1;
 }
 
-// Reserving pages has two steps, so that a batch gets all of its pages or none: reserve for every
+// CHANGES OF PAGES
+//
+// A change has two steps, so that a batch gets all of its memory or none: reserve for every
 // sequence, then keep or drop for every sequence.
 
-KVL__FN unsigned char** kvl__pages_table(kvl__seq_layer* s)
+// In rows after the sink; now.quantized is as before the change until it is kept.
+typedef struct kvl__change {
+    int64_t kept;                  // quantized rows that stay; the page that ends with them is
+                                   // written if it is not full
+    int64_t wanted;                // quantized rows to have pages for
+    int64_t gone;                  // whole pages of these are released
+    int     own;                   // the table is the sequence's own afterwards
+    int     cut;                   // the written page is copied even if no other sequence has it
+} kvl__change;
+
+// A change in pages [first, end) of a sequence.
+typedef struct kvl__repaging {
+    int     none;                  // nothing changes
+    int     shared;                // the table is another sequence's as well
+    int64_t old_first, old_end;    // pages that the table has
+    int64_t first, end;            // pages afterwards
+    int64_t kept_first, kept_end;  // of these, from the table
+    int64_t written;               // page that is written; < 0: none
+} kvl__repaging;
+
+KVL__FN kvl__repaging kvl__repage(const kvl__layer* l, const kvl__seq_layer* s,
+                                  const kvl__change* c)
 {
-    return s->grown ? s->grown : s->pages;
+    const int64_t page_size = l->config.page_size, old = s->now.quantized;
+    kvl__repaging r;
+    memset(&r, 0, sizeof r);
+    r.shared = s->table && s->table->refs > 1;
+    r.old_first = s->table ? s->table->first : 0;
+    r.old_end = s->table ? s->table->first + s->table->num : 0;
+    r.end = kvl__num_pages(&l->config, c->wanted);
+    r.first = kvl__min_i64(r.end, kvl__max_i64(r.old_first, c->gone / page_size));
+    r.kept_first = kvl__max_i64(r.first, r.old_first);
+    r.kept_end = kvl__min_i64(r.old_end, kvl__num_pages(&l->config, c->kept));
+    r.kept_end = kvl__max_i64(r.kept_first, r.kept_end);
+    r.written = c->kept % page_size && (c->kept != old || c->wanted != old)
+        ? c->kept / page_size : -1;
+    if (r.written < r.kept_first || r.written >= r.kept_end) r.written = -1;
+    r.none = c->kept == old && c->wanted == old && !(c->own && r.shared) &&
+             (!s->table || r.first == r.old_first);
+    return r;
 }
 
-KVL__FN void kvl__pages_drop(kvl_cache* cache, const kvl__layer* l, kvl__seq_layer* s)
+KVL__FN void kvl__pages_drop(kvl_cache* cache, const kvl__layer* l, kvl__seq_layer* s,
+                             const kvl__change* c)
 {
-    unsigned char** table = kvl__pages_table(s);
+    const kvl__repaging r = kvl__repage(l, s, c);
+    kvl__table* table = s->grown ? s->grown : s->table;
     while (s->num_reserved > 0)
-        kvl__page_release(cache, l, table[s->num_pages + --s->num_reserved]);
-    kvl__cache_release(cache, s->grown, (uint64_t)s->grown_entries * sizeof *s->grown);
+        kvl__page_release(cache, l, kvl__table_pages(table)[r.kept_end + --s->num_reserved -
+                                                            table->first]);
+    if (s->grown) kvl__cache_release(cache, s->grown, kvl__table_bytes(s->grown->entries));
+    if (s->copied) kvl__page_release(cache, l, s->copied);
     s->grown = NULL;
+    s->copied = NULL;
 }
 
-KVL__FN void kvl__pages_keep(kvl_cache* cache, kvl__seq_layer* s)
-{
-    s->num_pages += s->num_reserved;
-    s->num_reserved = 0;
-    if (!s->grown) return;
-    kvl__cache_release(cache, s->pages, (uint64_t)s->entries * sizeof *s->pages);
-    s->pages = s->grown;
-    s->entries = s->grown_entries;
-    s->grown = NULL;
-}
-
-// Pages for `rows` rows; 0 after a failure, with what was reserved left to kvl__pages_drop.
+// 0 after a failure, with what was reserved left to kvl__pages_drop.
 KVL__FN int kvl__pages_reserve(kvl_cache* cache, const kvl__layer* l, kvl__seq_layer* s,
-                               int64_t rows)
+                               const kvl__change* c)
 {
-    const int64_t num = kvl__num_pages(&l->config, rows), entries = kvl__table_entries(num);
-    if (entries > s->entries) {
-        s->grown = (unsigned char**)kvl__cache_alloc(cache, (uint64_t)entries * sizeof *s->grown);
+    const kvl__repaging r = kvl__repage(l, s, c);
+    if (r.none || r.first == r.end) return 1;
+    if (!s->table || r.shared || r.end - r.old_first > s->table->entries) {
+        const int64_t entries = kvl__table_entries(r.end - r.first);
+        s->grown = (kvl__table*)kvl__cache_alloc(cache, kvl__table_bytes(entries));
         if (!s->grown) return 0;
-        s->grown_entries = entries;
-        if (s->pages) memcpy(s->grown, s->pages, (size_t)s->num_pages * sizeof *s->grown);
+        s->grown->refs = 1;
+        s->grown->entries = entries;
+        s->grown->first = r.first;
+        for (int64_t p = r.kept_first; p < r.kept_end; ++p)
+            kvl__table_pages(s->grown)[p - r.first] = kvl__table_pages(s->table)[p - r.old_first];
     }
-    while (s->num_pages + s->num_reserved < num) {
-        unsigned char* page = kvl__page_create(cache, l);
+    kvl__table* table = s->grown ? s->grown : s->table;
+    if (r.written >= 0) {
+        unsigned char* page = kvl__table_pages(table)[r.written - table->first];
+        if (c->cut || r.shared || kvl__page_of(page)->refs > 1) {
+            s->copied = kvl__page_create(cache, l, page);
+            if (!s->copied) return 0;
+        }
+    }
+    while (r.kept_end + s->num_reserved < r.end) {
+        unsigned char* page = kvl__page_create(cache, l, NULL);
         if (!page) return 0;
-        kvl__pages_table(s)[s->num_pages + s->num_reserved++] = page;
+        kvl__table_pages(table)[r.kept_end + s->num_reserved++ - table->first] = page;
     }
     return 1;
 }
 
+// The pages of the table that the sequence leaves or goes on with: kept ones gain a reference in a
+// shared table, the others lose one in its own.
+KVL__FN void kvl__pages_hand_over(kvl_cache* cache, const kvl__layer* l, const kvl__repaging* r,
+                                  kvl__table* table)
+{
+    unsigned char** pages = kvl__table_pages(table);
+    if (r->shared) {
+        for (int64_t p = r->kept_first; p < r->kept_end; ++p)
+            ++kvl__page_of(pages[p - r->old_first])->refs;
+        --table->refs;
+        return;
+    }
+    for (int64_t p = r->old_first; p < kvl__min_i64(r->kept_first, r->old_end); ++p)
+        kvl__page_release(cache, l, pages[p - r->old_first]);
+    for (int64_t p = r->kept_end; p < r->old_end; ++p)
+        kvl__page_release(cache, l, pages[p - r->old_first]);
+}
+
+KVL__FN void kvl__pages_keep(kvl_cache* cache, const kvl__layer* l, kvl__seq_layer* s,
+                             const kvl__change* c)
+{
+    const kvl__repaging r = kvl__repage(l, s, c);
+    kvl__table* old = s->table;
+    if (r.none) return;
+    if (old) kvl__pages_hand_over(cache, l, &r, old);
+    if (s->grown || r.first == r.end) {
+        if (old && !r.shared) kvl__cache_release(cache, old, kvl__table_bytes(old->entries));
+        s->table = s->grown;
+    } else if (r.first > r.old_first) {
+        unsigned char** pages = kvl__table_pages(old);
+        memmove(pages, pages + (r.first - r.old_first), (size_t)(r.end - r.first) * sizeof *pages);
+    }
+    if (s->table) {
+        s->table->first = r.first;
+        s->table->num = r.end - r.first;
+    }
+    if (s->copied) {
+        unsigned char** slot = &kvl__table_pages(s->table)[r.written - r.first];
+        kvl__page_release(cache, l, *slot);
+        *slot = s->copied;
+    }
+    s->grown = NULL;
+    s->copied = NULL;
+    s->num_reserved = 0;
+}
+
+// Whether a sequence is in order between two calls.
+KVL__FN int kvl__seq_layer_holds(const kvl__layer* l, const kvl__seq_layer* s)
+{
+    const kvl__extent* e = &s->now;
+    const int64_t behind = kvl__max_i64(0, e->rows - l->config.sink_len);
+    const int64_t end = kvl__num_pages(&l->config, e->quantized);
+    const int64_t first = kvl__min_i64(end, kvl__gone_rows(e) / l->config.page_size);
+    if (s->grown || s->copied || s->num_reserved) return 0;
+    if (e->quantized < kvl__quantized_rows(&l->config, e->rows) || e->quantized > behind) return 0;
+    if (behind - e->quantized > l->tail_rows || kvl__gone_rows(e) > behind) return 0;
+    if (e->history < 0 || e->history > kvl__min_i64(l->keep_rows, e->quantized)) return 0;
+    if (e->altered < 0 || e->altered > e->rows) return 0;
+    if (!s->table) return first == end;
+    for (int64_t i = 0; i < s->table->num; ++i)
+        if (kvl__page_of(kvl__table_pages(s->table)[i])->refs < 1) return 0;
+    return s->table->refs >= 1 && s->table->num <= s->table->entries &&
+           s->table->first == first && s->table->first + s->table->num == end;
+}
+
 // LAYERS AND SCRATCH
 
-KVL__FN void kvl__layer_sizes(kvl__layer* l)
+KVL__FN void kvl__layer_sizes(kvl__layer* l, int64_t keep_len)
 {
     const kvl__config* c = &l->config;
     const int64_t dims = c->side[0].head_dim + c->side[1].head_dim;
@@ -280,9 +456,10 @@ KVL__FN void kvl__layer_sizes(kvl__layer* l)
     l->v_bytes = kvl__layout_of(&c->side[1], c->page_size).bytes;
     l->page_bytes = (uint64_t)c->num_kv_heads * (uint64_t)(l->k_bytes + l->v_bytes);
     l->sink_rows = c->sink_len;
+    l->keep_rows = kvl__keep_rows(c, keep_len);
     l->tail_rows = kvl__tail_rows(c);
-    l->window_bytes =
-        (uint64_t)c->num_kv_heads * 2u * (uint64_t)((l->sink_rows + l->tail_rows) * dims);
+    l->window_bytes = (uint64_t)c->num_kv_heads * 2u *
+                      (uint64_t)((l->sink_rows + l->keep_rows + l->tail_rows) * dims);
 }
 
 KVL__FN int64_t kvl__round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }

@@ -89,7 +89,7 @@ Test(attend, shapes_on_the_host)
 {
     // Broken by a vector tail: every head dim as keys, every ratio, dims of values that differ.
     test_target targets[TEST_MAX_TARGETS];
-    const int n = test_targets(targets);
+    const int n = test_attend_targets(targets);
     for (int i = 0; n > 1 && i < 16; ++i)
         check_shape(&targets[1], 32 + 16 * (i % 15), 32 + 16 * ((i * 4 + 3) % 15), i + 1,
                     i % NUM_SHAPE_SPECS);
@@ -99,7 +99,7 @@ Test(attend, shapes_at_each_level)
 {
     // Broken by one instruction set alone.
     test_target targets[TEST_MAX_TARGETS];
-    const int n = test_targets(targets);
+    const int n = test_attend_targets(targets);
     for (int i = 2; i < n; ++i)
         for (int which = 0; which < NUM_SHAPE_SPECS; which += 3)
             check_shape(&targets[i], 80, 112, 3, which);
@@ -111,7 +111,7 @@ Test(attend, decoding_step_by_step_past_several_flushes)
 {
     // Broken where a chunk, a page or a window begins: each length from 1 to 230 is attended.
     test_target targets[TEST_MAX_TARGETS];
-    const int n = test_targets(targets);
+    const int n = test_attend_targets(targets);
     for (int i = 0; i < n; ++i) {
         const kvl_layer_desc layer =
             test_layer("kivi:k2,v2,kg16,vg16,sink=4,recent=24,chunk=16", 6, 2, 64, 64);
@@ -131,7 +131,7 @@ Test(attend, thread_counts_give_the_same_bytes)
     // Broken by splits that follow the number of threads, or by threads that share scratch.
     static const int threads[] = { 1, 2, 3, 7 };
     test_target targets[TEST_MAX_TARGETS];
-    const int n = test_targets(targets);
+    const int n = test_attend_targets(targets);
     enum { ROWS = 3000, FLOATS = 2 * 6 * 64 };
     for (int i = 0; i < n; ++i) {
         float first_o[FLOATS], first_lse[12], o[FLOATS], lse[12];
@@ -155,7 +155,7 @@ Test(attend, rows_that_name_their_position)
 {
     // Broken by a row that is read twice, skipped or swapped: the answer is a mean of positions.
     test_target targets[TEST_MAX_TARGETS];
-    const int n = test_targets(targets);
+    const int n = test_attend_targets(targets);
     for (int i = 0; i < n; ++i) {
         const kvl_layer_desc layer = test_layer("f16:sink=2,recent=7,page=16", 4, 2, 32, 32);
         scene s = scene_open(&targets[i], &layer, 1000, 1, 0);
@@ -180,7 +180,7 @@ Test(attend, query_heads_map_to_their_kv_head)
 {
     // Broken by a wrong divisor: KV head h holds h + 1 in every value.
     test_target targets[TEST_MAX_TARGETS];
-    const int n = test_targets(targets);
+    const int n = test_attend_targets(targets);
     static const int heads[][2] = { { 3, 3 }, { 12, 4 }, { 35, 5 }, { 32, 2 } };
     for (int i = 0; i < (n > 1 ? 2 : 1); ++i)
         for (int j = 0; j < 4; j += i ? 2 : 1) {
@@ -208,7 +208,7 @@ Test(attend, slices_of_a_fused_buffer)
 {
     // Broken by a stride that is derived from a shape, or from the other side's.
     test_target targets[TEST_MAX_TARGETS];
-    const int n = test_targets(targets);
+    const int n = test_attend_targets(targets);
     enum { HQ = 6, HKV = 2, DK = 48, DV = 80, ROWS = 90, FUSED = HQ * DK + HKV * DK + HKV * DV + 5,
            O_HEAD = DV + 3, O_ROW = HQ * O_HEAD + 7 };
     for (int i = 0; i < (n > 1 ? 2 : 1); ++i) {
@@ -342,7 +342,7 @@ Test(attend, nothing_visible_is_zero_and_minus_infinity)
 {
     // Broken by a division by an empty sum, or by an output that is left as it was.
     test_target targets[TEST_MAX_TARGETS];
-    const int n = test_targets(targets);
+    const int n = test_attend_targets(targets);
     for (int i = 0; i < n; ++i) {
         kvl_layer_desc layer = test_layer("rtn:b4,g16,sink=2,recent=3,page=16", 4, 2, 32, 48);
         layer.window_len = 10;
@@ -404,7 +404,7 @@ Test(attend, one_hot_values_list_who_is_seen)
 {
     // Broken by a mask or a window that is off by one, in any of the three regions.
     test_target targets[TEST_MAX_TARGETS];
-    const int n = test_targets(targets);
+    const int n = test_attend_targets(targets);
     static const int windows[] = { 0, 1, 2, 3, 15, 16, 17, 33, 64, 90, 1000 };
     for (int i = 0; i < n; ++i)
         for (int j = 0; j < 11; j += i == 0 ? 1 : 3) check_one_hot(&targets[i], windows[j]);
@@ -414,7 +414,7 @@ Test(attend, soft_cap_and_scale_and_window)
 {
     // Broken by a cap before the scale, a cap after the mask, or one that a path forgets.
     test_target targets[TEST_MAX_TARGETS];
-    const int n = test_targets(targets);
+    const int n = test_attend_targets(targets);
     static const float caps[] = { 0.5f, 5, 30, 1000 };
     for (int i = 0; i < n; ++i)
         for (int j = 0; j < 4; ++j)
@@ -438,7 +438,7 @@ Test(attend, scores_of_a_hundred_thousand)
 {
     // Broken by scores in half precision, a finite minus infinity, or exp of a positive number.
     test_target targets[TEST_MAX_TARGETS];
-    const int n = test_targets(targets);
+    const int n = test_attend_targets(targets);
     for (int i = 0; i < n; ++i)
         for (int sign = -1; sign <= 1; sign += 2) {
             kvl_layer_desc layer = test_layer("f16:sink=2,recent=3,chunk=16,page=16", 2, 1, 32, 96);
@@ -461,13 +461,167 @@ Test(attend, scores_of_a_hundred_thousand)
         }
 }
 
+// INTEGER SUMS
+
+static const char* const integer_specs[] = {
+    "kivi:k2,v2,g32,sink=0,recent=0", "kivi:k4,v4,g32,sink=0,recent=0",
+    "kivi:k3,v5,g16,meta=f16,sink=0,recent=0", "rtn:b4,g32,sink=0,recent=0",
+    "rtn:k8,v1,g16,sink=0,recent=0", "q8_0", "q4_0", "kivi:k6,v8,g64,sink=0,recent=0,page=192"
+};
+enum { NUM_INTEGER_SPECS = 8 };
+
+Test(attend, integer_sums_are_taken_unless_floats_are_asked_for)
+{
+    // Broken by a generator that falls back to floats for a preset, or ignores `exact`.
+    test_target targets[TEST_MAX_TARGETS];
+    const int n = test_targets(targets);
+    enum { HQ = 4, D = 64, ROWS = 256 };
+    for (int i = 1; i < n; ++i)
+        for (int j = 0; j < NUM_INTEGER_SPECS; ++j) {
+            char name[32];
+            snprintf(name, sizeof name, "%s exact", targets[i].name);
+            const test_target floats = { name, KVL_TARGET_HOST, targets[i].isa };
+            const kvl_layer_desc layer = test_layer(integer_specs[j], HQ, 1, D, D);
+            scene a = scene_open(&targets[i], &layer, ROWS, 1, 1);
+            scene b = scene_open(&floats, &layer, ROWS, 1, 1);
+            float oa[HQ * D], ob[HQ * D];
+            scene_fill(&a);
+            scene_fill(&b);
+            test_attend(&a.c, a.seq, a.q, 1, NULL, oa, NULL);
+            test_attend(&b.c, b.seq, b.q, 1, NULL, ob, NULL);
+            cr_assert((memcmp(oa, ob, sizeof oa) != 0) == a.c.rounds, "%s on %s: exact gives %s",
+                      integer_specs[j], targets[i].name, a.c.rounds ? "the same" : "other bytes");
+            test_attend_check(&a.c, a.seq, a.q, 1, NULL, integer_specs[j]);
+            test_attend_check(&b.c, b.seq, b.q, 1, NULL, integer_specs[j]);
+            scene_close(&a);
+            scene_close(&b);
+        }
+}
+
+// Keys are +-1 in channel 0 and equal otherwise; the query is 1 there and 1e5 in channel 1, so that
+// scores are sign * 1e5 +- 1 and 16 bits of the query alone do not tell the rows apart.
+static void check_large_scores(const test_target* target, const char* spec, float sign)
+{
+    enum { D = 64, ROWS = 192 };
+    kvl_layer_desc layer = test_layer(spec, 2, 1, D, D);
+    layer.softmax_scale = 1;
+    scene s = scene_open(target, &layer, ROWS, 1, 0);
+    float o[2 * D], lse[2], k[ROWS * D], v[ROWS * D];
+    for (int t = 0; t < ROWS; ++t) {
+        for (int c = 0; c < D; ++c) s.k[t * D + c] = (float)(c % 5 - 2) / 2;
+        s.k[t * D] = t % 2 ? -1.0f : 1.0f;
+        s.k[t * D + 1] = sign;
+        for (int c = 0; c < D; ++c) s.v[t * D + c] = t % 2 ? -1.0f : (float)(c % 3);
+    }
+    for (int c = 0; c < 2 * D; ++c) s.q[c] = c % D == 0 ? 1 : c % D == 1 ? 1e5f : 0;
+    scene_fill(&s);
+    test_attend(&s.c, s.seq, s.q, 1, NULL, o, lse);
+    test_restore(&s.c, s.seq, 0, ROWS, k, v);
+    for (int c = 0; c < D; ++c) {
+        double top = -INFINITY, sum = 0, want = 0;
+        for (int t = 0; t < ROWS; ++t) {
+            const double score = (double)k[t * D] + 1e5 * (double)k[t * D + 1];
+            top = fmax(top, score);
+        }
+        for (int t = 0; t < ROWS; ++t) {
+            const double w = exp((double)k[t * D] + 1e5 * (double)k[t * D + 1] - top);
+            sum += w;
+            want += w * (double)v[t * D + c];
+        }
+        // Scores near 1e5 are multiples of 2^-7 and sums of a few roundings.
+        cr_assert(fabs((double)o[c] - want / sum) <= 0.06, "%s on %s, sign %g: channel %d: %.6g, "
+                  "expected %.6g", spec, target->name, (double)sign, c, (double)o[c], want / sum);
+    }
+    scene_close(&s);
+}
+
+Test(attend, codes_with_scores_of_a_hundred_thousand_keep_their_order)
+{
+    // Broken by queries that are rounded to fewer bits than their largest channel needs.
+    test_target targets[TEST_MAX_TARGETS];
+    const int n = test_attend_targets(targets);
+    for (int i = 0; i < n; ++i)
+        for (int j = 0; j < NUM_INTEGER_SPECS; ++j) {
+            check_large_scores(&targets[i], integer_specs[j], 1);
+            check_large_scores(&targets[i], integer_specs[j], -1);
+        }
+}
+
+// Rows whose sizes differ by powers of two from token to token and from channel to channel, with
+// channels that are zero for a while, and queries that are largest where keys are smallest.
+static void make_hostile(scene* s, int dim, int seed)
+{
+    test_lcg lcg = { (uint64_t)seed };
+    for (int t = 0; t < s->num_rows; ++t) {
+        const int row = test_uniform(&lcg, 21) - 10, epoch = t / 32;
+        for (int c = 0; c < dim; ++c) {
+            const int wide = (c * 7 + epoch * (seed % 3)) % 13 - 6;
+            const int silent = (c + epoch) % 11 == 0;
+            const float x = (float)test_bell(&lcg) / 8192, y = (float)test_bell(&lcg) / 8192;
+            s->k[t * dim + c] = silent ? 0 : ldexpf(x + (float)(c % 3), wide);
+            s->v[t * dim + c] = ldexpf(y + (float)(c % 4 == 1), seed % 2 ? row : wide);
+        }
+    }
+    for (int i = 0; i < s->num_q * s->c.layer.num_q_heads * dim; ++i)
+        s->q[i] = ldexpf(s->q[i], 6 - (i % dim * 7) % 13) / 4;
+}
+
+Test(attend, rows_of_very_different_sizes)
+{
+    // Broken by weights that share a unit with ones they are far below, or scales that are compared
+    // with those of a group long past.
+    test_target targets[TEST_MAX_TARGETS];
+    const int n = test_attend_targets(targets);
+    enum { D = 64, ROWS = 384 };
+    for (int i = 0; i < n; ++i)
+        for (int j = 0; j < NUM_INTEGER_SPECS; ++j)
+            for (int seed = 1; seed <= 6; ++seed) {
+                const kvl_layer_desc layer = test_layer(integer_specs[j], 3, 1, D, D);
+                scene s = scene_open(&targets[i], &layer, ROWS, 2, 0);
+                char what[96];
+                make_hostile(&s, D, seed);
+                scene_fill(&s);
+                snprintf(what, sizeof what, "%s on %s, hostile rows %d", integer_specs[j],
+                         targets[i].name, seed);
+                test_attend_check(&s.c, s.seq, s.q, 2, NULL, what);
+                scene_close(&s);
+            }
+}
+
+Test(attend, heads_and_dims_of_integer_sums)
+{
+    // Broken by a vector that is half full, heads that do not fill a tile, or a strip's remainder.
+    static const char* const specs[] = { "kivi:k2,v2,g16,sink=1,recent=2,page=16",
+                                         "kivi:k1,v3,g16,sink=1,recent=2,page=144",
+                                         "rtn:k3,v1,g16,sink=1,recent=2,page=48",
+                                         "kivi:k5,v2,kg48,vg16,sink=1,recent=2,page=48",
+                                         "rtn:k4,v4,g8,sink=0,recent=1",
+                                         "kivi:k2,v2,kg20,vg20,sink=0,recent=1" };
+    test_target targets[TEST_MAX_TARGETS];
+    const int n = test_targets(targets);
+    for (int i = 1; i < n; ++i)
+        for (int j = 0; j < 6; ++j)
+            for (int share = 1 + j % 3; share <= 16; share += 7 + j) {
+                const int dk = j == 5 ? 80 : 48 + 32 * (share % 4), dv = j == 5 ? 160 : 112;
+                const kvl_layer_desc layer = test_layer(specs[j], share, 1, dk, dv);
+                scene s = scene_open(&targets[i], &layer, 333, 1, 0);
+                char what[96];
+                snprintf(what, sizeof what, "%s on %s, %d heads", specs[j], targets[i].name, share);
+                scene_fill(&s);
+                test_attend_check(&s.c, s.seq, s.q, 1, NULL, what);
+                const int64_t middle = 151;
+                test_attend_check(&s.c, s.seq, s.q, 1, &middle, what);
+                scene_close(&s);
+            }
+}
+
 // MERGES, BATCHES, QUERY ROWS
 
 Test(attend, merging_by_lse_outside_equals_one_shot)
 {
     // Broken by an lse of another base, or a past that already holds the new rows.
     test_target targets[TEST_MAX_TARGETS];
-    const int n = test_targets(targets);
+    const int n = test_attend_targets(targets);
     enum { HQ = 4, HKV = 2, D = 48, PAST = 83, MORE = 5, ROWS = PAST + MORE };
     for (int i = 0; i < n; ++i) {
         const kvl_layer_desc layer =
@@ -521,7 +675,7 @@ Test(attend, a_ragged_batch_equals_its_sequences_alone)
 {
     // Broken by a batch index that is used as a length, or by a result that depends on neighbours.
     test_target targets[TEST_MAX_TARGETS];
-    const int n = test_targets(targets);
+    const int n = test_attend_targets(targets);
     enum { SEQS = 4, HQ = 6, HKV = 2, D = 64, NUM_Q = 3 + 0 + 1 + 2 };
     static const int lengths[SEQS] = { 150, 40, 0, 77 };
     static const int32_t q_lens[SEQS] = { 3, 0, 1, 2 };
@@ -567,7 +721,7 @@ Test(attend, query_rows_are_causal)
 {
     // Broken by query rows that see each other's newest row, over more rows than one wave holds.
     test_target targets[TEST_MAX_TARGETS];
-    const int n = test_targets(targets);
+    const int n = test_attend_targets(targets);
     for (int i = 0; i < (n > 1 ? 2 : 1); ++i) {
         const kvl_layer_desc layer =
             test_layer("f16:sink=2,recent=3,chunk=16,page=16", 4, 2, 48, 48);
@@ -585,7 +739,7 @@ Test(attend, poisoned_memory_changes_nothing)
 {
     // Broken by a read of memory that nobody wrote: weight zero times NaN is NaN.
     test_target targets[TEST_MAX_TARGETS];
-    const int n = test_targets(targets);
+    const int n = test_attend_targets(targets);
     enum { HQ = 6, HKV = 2, D = 64, ROWS = 139 };
     for (int i = 0; i < n; ++i) {
         const kvl_layer_desc layer =
@@ -599,6 +753,7 @@ Test(attend, poisoned_memory_changes_nothing)
         test_memory_init(&memory);
         cd.target = targets[i].target;
         cd.isa = targets[i].isa;
+        cd.exact = test_is_exact(&targets[i]);
         cd.allocator = test_memory_allocator(&memory);
         const kvl_status status = kvl_context_create(&cd, &c.ctx);
         test_ok(c.ctx, status, "a context with an allocator");
@@ -627,7 +782,7 @@ Test(attend, the_same_call_gives_the_same_bytes)
 {
     // Broken by a merge in the order in which threads finish.
     test_target targets[TEST_MAX_TARGETS];
-    const int n = test_targets(targets);
+    const int n = test_attend_targets(targets);
     for (int i = 0; i < n; ++i) {
         const kvl_layer_desc layer =
             test_layer("kivi:k2,v2,kg16,vg16,sink=4,recent=24,chunk=16", 6, 2, 64, 64);

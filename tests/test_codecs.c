@@ -194,6 +194,7 @@ static void check_attention(fixture* f, test_cache* c, kvl_seq seq, const char* 
     a.soft_cap = f->soft_cap;
     a.window_len = f->window_len;
     a.transformed = strstr(f->spec, "hadamard") != NULL;
+    a.rounds = c->rounds;
     test_attention_run(&a);
     for (int64_t i = 0; i < num_o; ++i) a.o[i] = (double)o[i];
     for (int64_t i = 0; i < (int64_t)f->num_queries * f->q_heads; ++i) a.lse[i] = (double)lse[i];

@@ -116,6 +116,7 @@ local refusals = {
     { "v.meta", "f16/../f16", "no such word" },
     { "v.axis", "per_head", "v.axis = per_head" },
     { "v.shift", "mean", "v.shift = mean: no such word" },
+    { "math", "f16", "math = f16: must be int8 or f32" },
 }
 
 -- Breaks if a refusal is raised as text, or what cannot be served is generated.
@@ -166,6 +167,28 @@ local function test_engine(template)
     check(not pcall(template.f32, 0 / 0), "f32 takes a value that is not a number")
 end
 
+-- Breaks if a shape that integers do not fit, or a wish for floats, is not met with floats.
+local function test_math(generate)
+    local rows = {
+        { "int", "int" },
+        { "float", "float", math = "f32" },
+        { "float", "float", isa = "portable" },
+        { "float", "float", isa = "neon" },
+        { "float", "int", k_group = 20, page_size = 80 },
+        { "int", "float", v_group = 8 },
+    }
+    for _, row in ipairs(rows) do
+        local config = kivi()
+        config.math, config.isa = row.math, row.isa or "avx512"
+        config.page_size = row.page_size or config.page_size
+        config.k.group_size = row.k_group or config.k.group_size
+        config.v.group_size = row.v_group or config.v.group_size
+        local wanted = ("// Scores are %s sums, outputs %s sums, for %s.\n"):format(
+            row[1], row[2], config.isa)
+        check(generate(config, read):find(wanted, 1, true), "expected '%s'", wanted)
+    end
+end
+
 local require_gen = new_require(read)
 local generate = require_gen("main")
 local text = generate(kivi(), read)
@@ -175,6 +198,7 @@ test_engine(require_gen("template"))
 test_same_bytes(text)
 test_golden(text)
 test_refusals(generate)
+test_math(generate)
 test_bugs(generate)
 if failures > 0 then os.exit(1) end
 print("test_generator.lua: ok")

@@ -23,10 +23,14 @@ typedef struct test_target {
     const char* isa;            // NULL: the reference
 } test_target;
 
-enum { TEST_MAX_TARGETS = 5 };
+enum { TEST_MAX_TARGETS = 9 };
 
 // The reference, then the levels that this processor has, best first.  Returns how many.
 int test_targets(test_target targets[TEST_MAX_TARGETS]);
+
+// The same, then each level again with kvl_context_desc.exact: their names end in " exact".
+int test_attend_targets(test_target targets[TEST_MAX_TARGETS]);
+int test_is_exact(const test_target* target);
 
 // A context of a target, with num_threads threads (0: the default), asserted.
 kvl_context* test_context(const test_target* target, int num_threads);
@@ -60,6 +64,7 @@ typedef struct test_cache {
     kvl_layer_desc layer;
     kvl_layer_info info;
     int            dv;          // head_dim_v, resolved
+    int            rounds;      // attention may round queries and weights to 16 bits
 } test_cache;
 
 kvl_layer_desc test_layer(const char* spec, int q_heads, int kv_heads, int dk, int dv);
@@ -107,6 +112,7 @@ typedef struct test_attention {
     double         softmax_scale, soft_cap;
     int            window_len;
     int            transformed; // some side is stored in another basis
+    int            rounds;      // the bounds of 16-bit weights, 1e-3, instead of those of floats
     double*        o;           // [num_q, q_heads, dv]
     double*        lse;         // [num_q, q_heads]
     double*        o_bound;     // [num_q, q_heads] absolute

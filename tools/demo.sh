@@ -32,7 +32,8 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-prompt="Write a short story about an old lighthouse keeper, his cat, and the night of the great storm."
+prompt="Write a short story about an old lighthouse keeper, his cat, and the night of the great"
+prompt="$prompt storm."
 
 # A spec that cannot be parsed is refused before anything is decoded.
 if ! build/bin/decode -m "$model" -p x -n 1 --cache "$spec" >/dev/null 2>"$work/messages"; then

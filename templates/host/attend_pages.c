@@ -2,36 +2,93 @@
 //
 // A strip of a page at a time: its keys are scored tile by tile, the scores become weights, and its
 // values are added.  Each cell is read and unpacked once for all heads; o is in the value codec's
-// basis.
+// basis.  While a tile is worked on, the same part of the next page comes into the caches.
 
+//% local k, v = sides[1], sides[2]
 // One thread's memory of a call.
 typedef struct workspace {
-    float    scores[num_heads][strip_rows];
-    k_folded k;
-    v_folded v;
+    LINE float scores[num_heads][strip_words];
+    //% for _, side in ipairs(sides) do
+    $(side.side .. (side.math == "int" and "_dots" or "_folded")) $(side.side);
+    //% end
 } workspace;
 
-// Scores of tiles [first, end) of a page's keys; tile `first` begins the strip.
-static void score_tiles(const float* q, const unsigned char* keys, int first, int end, workspace* w)
+// Part `i` of `parts` of `bytes` bytes of the next page.
+INLINE void fetch_part(const unsigned char* next, int64_t bytes, int i, int parts)
 {
-    for (int tile = first; tile < end; ++tile) {
-        if (tile == first || k_fold_is_due(tile))
+    const int64_t end = bytes * (i + 1) / parts;
+    for (int64_t at = bytes * i / parts; at < end; at += 64) __builtin_prefetch(next + at);
+}
+
+//% if k.math == "int" then
+// What the 16-bit queries left joins a tile's scores.
+static NOINLINE void add_fine(const unsigned char* keys, int tile, const workspace* w,
+                              float* scores)
+{
+    LINE float fine[num_heads][16];
+    k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, &w->k.fine, fine[0], 16);
+    for (int head = 0; head < num_heads; ++head)
+        for (int i = 0; i < 16; ++i) scores[head * strip_words + i] += fine[head][i];
+}
+
+//% end
+// Scores of the tiles of rows [first, end) of a page's keys; the strip begins at row `base`.
+static void score_tiles(const float* q, const unsigned char* keys, const unsigned char* next,
+                        int base, int first, int end, workspace* w)
+{
+    for (int tile = first / 16; tile * 16 < end; ++tile) {
+        float* scores = &w->scores[0][tile * 16 - base];
+        fetch_part(next, k_page_bytes, tile, page_size / 16);
+        //% if k.math == "int" then
+        //% if k.fold == "lanes" then
+        if (tile == first / 16 || k_fold_is_due(tile)) k_fold_dots(keys, tile, &w->k);
+        //% else
+        w->k.needs_fine = k_is_coarse(keys, tile, first - tile * 16, end - tile * 16, &w->k);
+        //% end
+        (void)q;
+        k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, &w->k.main, scores, strip_words);
+        if (w->k.needs_fine) add_fine(keys, tile, w, scores);
+        //% else
+        if (tile == first / 16 || k_fold_is_due(tile))
             for (int at = 0; at < k_slots; ++at)
                 k_fold(keys, tile, at, q + at * 16, head_dim_k, &w->k, at);
-        float* scores = &w->scores[0][(tile - first) * 16];
         for (int head = 0; head < num_heads; ++head)
-            for (int i = 0; i < 16; i += lanes) store(scores + head * strip_rows + i, repeat(0.0f));
+            for (int i = 0; i < 16; i += lanes)
+                store(scores + head * strip_words + i, repeat(0.0f));
         for (int at = 0; at < head_dim_k / 16; ++at)
-            k_add_cell(keys, tile, at, &w->k, at, scores, strip_rows);
+            k_add_cell(keys, tile, at, &w->k, at, scores, strip_words);
+        //% end
     }
 }
 
-// A whole tile's values, times weights [num_heads, strip_rows], join o [num_heads, head_dim_v].
+//% if v.math == "int" then
+// Values of rows [first, end) join o, times the weights of a strip that begins at row `base`.  Rows
+// that are not visible have weight zero, and codes are numbers whatever their memory holds.
+static void add_values(const unsigned char* values, const unsigned char* next, int base, int first,
+                       int end, workspace* w, float* o)
+{
+    //% if v.fold == "lanes" then
+    v_set_plain(w->scores[0], &w->v);
+    //% else
+    v_round_dots(w->scores[0], strip_words, &w->v);
+    //% end
+    for (int at = 0; at < head_dim_v / 16; ++at) {
+        fetch_part(next, v_page_bytes, at, head_dim_v / 16);
+        //% if v.fold == "lanes" then
+        if (at == 0 || v_fold_is_due(at))
+            v_fold_dots(values, at, base, first - base, end - base, w->scores[0], &w->v);
+        //% end
+        v_dot_cells(values, at, first / 16, (end + 15) / 16, base / 16, &w->v.main, o + at * 16,
+                    head_dim_v);
+    }
+}
+//% else
+// A whole tile's values, times weights [num_heads, strip_words], join o [num_heads, head_dim_v].
 static void add_tile(const unsigned char* values, int tile, const float* weights, v_folded* folded,
                      float* o)
 {
     for (int at = 0; at < head_dim_v / 16; ++at) {
-        if (at == 0 || v_fold_is_due(at)) v_fold(values, at, tile, weights, strip_rows, folded, 0);
+        if (at == 0 || v_fold_is_due(at)) v_fold(values, at, tile, weights, strip_words, folded, 0);
         v_add_cell(values, at, tile, folded, 0, o + at * 16, head_dim_v);
     }
 }
@@ -43,43 +100,72 @@ static void add_row(const unsigned char* values, int row, const float* weights, 
     for (int i = 0; i < head_dim_v; ++i) {
         const float x = v_read_value(values, row, i);
         for (int head = 0; head < num_heads; ++head)
-            o[head * head_dim_v + i] += weights[head * strip_rows] * x;
+            o[head * head_dim_v + i] += weights[head * strip_words] * x;
     }
 }
 
-// Rows [first, end) of one page, at most strip_rows from the tile of the first.
-static void attend_strip(const kvl__attend_args* a, const unsigned char* page, int first, int end,
-                         softmax* state, workspace* w)
+// Values of rows [first, end) join o, times the weights of a strip that begins at row `base`.
+static void add_values(const unsigned char* values, const unsigned char* next, int base, int first,
+                       int end, workspace* w, float* o)
 {
-    const unsigned char* values = page + a->v_offset;
-    const int first_tile = first / 16, end_tile = (end + 15) / 16, base = first_tile * 16;
-    score_tiles(a->q, page + a->k_offset, first_tile, end_tile, w);
-    for (int head = 0; head < num_heads; ++head)
-        softmax_add(state, head, w->scores[head], end_tile * 16 - base, first - base, end - base,
-                    a->soft_cap, a->o + head * head_dim_v);
-    for (int tile = first_tile; tile < end_tile; ++tile) {
-        const int row = tile * 16;
+    for (int row = first / 16 * 16; row < end; row += 16) {
+        fetch_part(next, v_page_bytes, row / 16, page_size / 16);
         if (row >= first && row + 16 <= end) {
-            add_tile(values, tile, &w->scores[0][row - base], &w->v, a->o);
+            add_tile(values, row / 16, &w->scores[0][row - base], &w->v, o);
             continue;
         }
         for (int i = row; i < row + 16; ++i)
-            if (i >= first && i < end) add_row(values, i, &w->scores[0][i - base], a->o);
+            if (i >= first && i < end) add_row(values, i, &w->scores[0][i - base], o);
     }
+}
+//% end
+
+// Rows [first, end) of one page, inside the strip that begins at row `base`.
+static void attend_strip(const kvl__attend_args* a, const unsigned char* page,
+                         const unsigned char* next, int base, int first, int end, softmax* state,
+                         workspace* w)
+{
+    score_tiles(a->q, page + a->k_offset, next + a->k_offset, base, first, end, w);
+    for (int head = 0; head < num_heads; ++head) {
+        const float shrink = softmax_add(state, head, w->scores[head], strip_words, first - base,
+                                         end - base, a->soft_cap, a->o + head * head_dim_v);
+        //% if v.math == "int" and v.fold == "lanes" then
+        if (shrink < 1.0f) v_shrink_rest(&w->v, head, shrink);
+        //% else
+        (void)shrink;
+        //% end
+    }
+    add_values(page + a->v_offset, next + a->v_offset, base, first, end, w, a->o);
 }
 
 static void attend_pages(const kvl__attend_args* a)
 {
     workspace* w = (workspace*)(((uintptr_t)a->scratch + 63) & ~(uintptr_t)63);
+    const int64_t num_pages = (a->end_row + page_size - 1) / page_size;
     softmax state;
     softmax_start(&state, a->o);
+    //% if k.math == "int" and k.fold == "lanes" then
+    k_start_dots(a->q, &w->k);
+    //% elseif k.math == "int" then
+    k_round_dots(a->q, head_dim_k, &w->k);
+    //% end
+    //% if v.math == "int" and v.fold == "lanes" then
+    int num_strips = 0;
+    v_start_dots(&w->v);
+    //% end
     for (int64_t row = a->first_row; row < a->end_row;) {
         const int64_t at = row / page_size, left = a->end_row - at * page_size;
-        const int first = (int)(row - at * page_size), base = first / 16 * 16;
-        int end = base + strip_rows < page_size ? base + strip_rows : page_size;
-        if (left < end) end = (int)left;
-        attend_strip(a, a->pages[at], first, end, &state, w);
+        const int64_t after = at + 1 < num_pages ? at + 1 : at;
+        const int first = (int)(row - at * page_size), base = first / strip_rows * strip_rows;
+        const int end = left < base + strip_rows ? (int)left : base + strip_rows;
+        attend_strip(a, a->pages[at], a->pages[after], base, first, end, &state, w);
+        //% if v.math == "int" and v.fold == "lanes" then
+        if (++num_strips % 16 == 0) v_add_rest(&w->v, a->o);
+        //% end
         row = at * page_size + end;
     }
+    //% if v.math == "int" and v.fold == "lanes" then
+    v_add_rest(&w->v, a->o);
+    //% end
     softmax_finish(&state, a->o, a->lse);
 }

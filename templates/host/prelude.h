@@ -9,16 +9,30 @@ typedef uint32_t vu __attribute__((vector_size(4 * $(isa.lanes))));
 typedef uint16_t vh __attribute__((vector_size(2 * $(isa.lanes))));
 typedef uint8_t  vb __attribute__((vector_size($(isa.lanes))));
 typedef int8_t   vs __attribute__((vector_size($(isa.lanes))));
+typedef uint16_t vp __attribute__((vector_size(4 * $(isa.lanes))));      // a pair in each lane
+typedef int16_t  vt __attribute__((vector_size(2 * $(isa.lanes))));
 typedef vf vf_at __attribute__((aligned(1), may_alias));
 typedef vh vh_at __attribute__((aligned(1), may_alias));
+typedef vi vi_at __attribute__((aligned(1), may_alias));
+typedef vp vp_at __attribute__((aligned(1), may_alias));
+typedef vt vt_at __attribute__((aligned(1), may_alias));
 typedef vb vb_at __attribute__((aligned(1), may_alias));
 typedef vs vs_at __attribute__((aligned(1), may_alias));
+typedef vu vu_at __attribute__((aligned(1), may_alias));
 typedef uint16_t u16_at __attribute__((aligned(1), may_alias));
+typedef int16_t s16_at __attribute__((aligned(1), may_alias));
+typedef uint32_t u32_at __attribute__((aligned(1), may_alias));
 
 enum { lanes = $(isa.lanes) };
 
 // Which of these a program uses depends on its codecs.
 #define INLINE static inline __attribute__((always_inline, unused))
+
+// Keeps the registers of one loop out of the next one's way.
+#define NOINLINE __attribute__((noinline, unused))
+
+// Begins at a line of the caches.
+#define LINE __attribute__((aligned(64)))
 
 static const float float_max __attribute__((unused)) = 3.402823466e38f;
 
@@ -124,16 +138,44 @@ INLINE vf round_away(vf x)
     return t + select(rest <= -0.5f, repeat(-1.0f), up);
 }
 
+INLINE vf absolute_of(vf x) { return (vf)((vi)x & 0x7fffffff); }
+
 INLINE vu load_u16(const unsigned char* at)
 {
     return __builtin_convertvector(*(const vh_at*)at, vu);
 }
+
+INLINE vu load_u32(const unsigned char* at) { return *(const vu_at*)at; }
+
+// Words that lanes l and l + 8 share, of lanes lane ...: bits 8 and up of a half are lane l + 8's.
+//% if isa.lanes == 16 then
+INLINE vu load_narrow(const unsigned char* at, int lane)
+{
+    typedef uint32_t half __attribute__((vector_size(32), aligned(1), may_alias));
+    const half x = *(const half*)at;
+    const union { half parts[2]; vu whole; } both = { { x, x >> 8 } };
+    (void)lane;
+    return both.whole;
+}
+//% else
+INLINE vu load_narrow(const unsigned char* at, int lane)
+{
+    return load_u32(at + lane % 8 * 4) >> lane / 8 * 8;
+}
+//% end
 
 //% if isa.vector == "x86" then
 INLINE vf greater(vf a, vf b)
 {
     vf x;
     __asm__("vmaxps %2, %1, %0" : "=v"(x) : "v"(a), "v"(b));
+    return x;
+}
+
+INLINE vf smaller(vf a, vf b)
+{
+    vf x;
+    __asm__("vminps %2, %1, %0" : "=v"(x) : "v"(a), "v"(b));
     return x;
 }
 
@@ -152,6 +194,7 @@ INLINE vf load_f16(const unsigned char* at)
 }
 //% elseif isa.vector == "arm" then
 INLINE vf greater(vf a, vf b) { return select(a > b, a, b); }
+INLINE vf smaller(vf a, vf b) { return select(a < b, a, b); }
 
 // Returns a * b + c.
 INLINE vf mul_add(vf a, vf b, vf c)
@@ -168,6 +211,7 @@ INLINE vf load_f16(const unsigned char* at)
 }
 //% else
 INLINE vf greater(vf a, vf b) { return select(a > b, a, b); }
+INLINE vf smaller(vf a, vf b) { return select(a < b, a, b); }
 
 // Returns a * b + c.
 INLINE vf mul_add(vf a, vf b, vf c) { return a * b + c; }
@@ -195,16 +239,42 @@ INLINE vf mul_add_at(const float* a, vf b, vf c) { return mul_add(repeat(*a), b,
 
 INLINE vf load_bf16(const unsigned char* at) { return (vf)(load_u16(at) << 16); }
 
-INLINE vf load_e5m3(const unsigned char* at)
+// Bytes as 32 bits.  In two steps, each of which compilers know: four times wider is one by one.
+//% if isa.vector == "x86" then
+INLINE vu load_u8(const unsigned char* at)
 {
-    const vu c = __builtin_convertvector(*(const vb_at*)at, vu);
-    return select((vi)c < 8, to_float(c) * 7.62939453125e-6f, (vf)((c << 20) + (112u << 23)));
+    vu x;
+    __asm__("vpmovzxbd %1, %0" : "=v"(x) : "m"(*(const vb_at*)at));
+    return x;
 }
 
-INLINE vf load_i8(const unsigned char* at)
+INLINE vi load_s8(const unsigned char* at)
 {
-    return __builtin_convertvector(__builtin_convertvector(*(const vs_at*)at, vi), vf);
+    vi x;
+    __asm__("vpmovsxbd %1, %0" : "=v"(x) : "m"(*(const vb_at*)at));
+    return x;
 }
+//% else
+INLINE vu load_u8(const unsigned char* at)
+{
+    return __builtin_convertvector(__builtin_convertvector(*(const vb_at*)at, vh), vu);
+}
+
+INLINE vi load_s8(const unsigned char* at)
+{
+    return __builtin_convertvector(__builtin_convertvector(*(const vs_at*)at, vt), vi);
+}
+//% end
+
+// a = 2^-15 (1 + c / 8) of c < 8 is too great: c 2^-17 = 2 a - 2^-14 < a, which is not less where
+// c >= 8.
+INLINE vf load_e5m3(const unsigned char* at)
+{
+    const vf a = (vf)((load_u8(at) << 20) + (112u << 23));
+    return smaller(mul_add(a, repeat(2.0f), repeat(-6.103515625e-5f)), a);
+}
+
+INLINE vf load_i8(const unsigned char* at) { return __builtin_convertvector(load_s8(at), vf); }
 
 // The sum of all lanes, by halves.
 INLINE float sum_lanes(vf x)
@@ -227,9 +297,161 @@ INLINE float sum_lanes(vf x)
     return (x4[0] + x4[2]) + (x4[1] + x4[3]);
 }
 
+// The sums of the lanes of four vectors, to [4].
+INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
+{
+    //% if isa.lanes > 4 and isa.vector ~= "none" then
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+    typedef float quarter __attribute__((vector_size(16)));
+    typedef quarter quarter_at __attribute__((aligned(1), may_alias));
+    const union { vf whole; quarter parts[lanes / 4]; } v[4] = { { a }, { b }, { c }, { d } };
+    quarter x[4];
+    for (int i = 0; i < 4; ++i) {
+        x[i] = v[i].parts[0] + v[i].parts[1];
+        //% if isa.lanes == 16 then
+        x[i] += v[i].parts[2] + v[i].parts[3];
+        //% end
+    }
+    // Lanes (0 + 2) and (1 + 3) of two vectors at a time, then their sums.
+    const quarter ab = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5)
+                       + __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
+    const quarter cd = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5)
+                       + __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
+    *(quarter_at*)to = __builtin_shufflevector(ab, cd, 0, 1, 4, 5)
+                       + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+    return;
+#endif
+#endif
+    //% end
+    to[0] = sum_lanes(a);
+    to[1] = sum_lanes(b);
+    to[2] = sum_lanes(c);
+    to[3] = sum_lanes(d);
+}
+
+// The greatest of all lanes.
 INLINE float greatest_lane(vf x)
 {
-    float all = x[0];
-    for (int i = 1; i < lanes; ++i) all = x[i] > all ? x[i] : all;
-    return all;
+    typedef int32_t vq __attribute__((vector_size(16)));
+    typedef float quarter __attribute__((vector_size(16)));
+    union { vf whole; quarter parts[lanes / 4]; } v = { x };
+    quarter all = v.parts[0];
+    for (int i = 1; i < lanes / 4; ++i) {
+        const vq more = v.parts[i] > all;
+        all = (quarter)(((vq)v.parts[i] & more) | ((vq)all & ~more));
+    }
+    const float a = all[1] > all[0] ? all[1] : all[0], b = all[3] > all[2] ? all[3] : all[2];
+    return b > a ? b : a;
 }
+//% if isa.dot ~= "none" then
+
+// 16-BIT WEIGHTS, in pairs: two in each lane
+
+INLINE vi load_pairs(const int32_t* pairs) { return *(const vi_at*)pairs; }
+INLINE void store_pairs(int32_t* pairs, vi x) { *(vi_at*)pairs = x; }
+
+// Returns sum + x[2 l] w[0] + x[2 l + 1] w[1] in lane l, for the pair w at `at`.
+//% if isa.dot == "vnni" then
+INLINE vi dot_at(const int32_t* at, vp x, vi sum)
+{
+    __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(x), "m"(*at));
+    return sum;
+}
+
+INLINE vi dot_pairs(vi w, vi x, vi sum)
+{
+    __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
+    return sum;
+}
+//% else
+INLINE vi dot_pairs(vi w, vi x, vi sum)
+{
+    vi part;
+    __asm__("vpmaddwd %2, %1, %0" : "=v"(part) : "v"(x), "v"(w));
+    return sum + part;
+}
+
+INLINE vi dot_at(const int32_t* at, vp x, vi sum)
+{
+    return dot_pairs((vi){ $(repeated("*at", isa.lanes)) }, (vi)x, sum);
+}
+//% end
+
+INLINE vi add_pairs(vi x, vi sum)
+{
+    return dot_pairs((vi){ $(repeated("0x10001", isa.lanes)) }, x, sum);
+}
+
+// Rounded products of signed 16-bit numbers, times 2^-15.
+INLINE vi times_ratio(vi a, vi b)
+{
+    vi x;
+    __asm__("vpmulhrsw %2, %1, %0" : "=v"(x) : "v"(a), "v"(b));
+    return x;
+}
+
+INLINE vi absolute_pairs(vi x)
+{
+    vi size;
+    __asm__("vpabsw %1, %0" : "=v"(size) : "v"(x));
+    return size;
+}
+
+INLINE int any_bit(vi x)
+{
+    int any;
+    //% if isa.lanes == 16 then
+    __asm__("vptestmd %1, %1, %%k1\n\tkmovw %%k1, %0" : "=r"(any) : "v"(x) : "k1");
+    //% else
+    __asm__("vmovmskps %1, %0" : "=r"(any) : "v"((vi)(x != 0)));
+    //% end
+    return any;
+}
+
+// The low 16 bits of the lanes of a, then of b.
+INLINE vi low_halves(vi a, vi b)
+{
+    //% if isa.lanes == 16 then
+    const vp even = { $(even_numbers) };
+    __asm__("vpermt2w %2, %1, %0" : "+v"(a) : "v"(even), "v"(b));
+    return a;
+    //% else
+    vi x;
+    __asm__("vpackusdw %2, %1, %0\n\tvpermq $0xd8, %0, %0"
+            : "=v"(x) : "v"(a & 0xffff), "v"(b & 0xffff));
+    return x;
+    //% end
+}
+
+// Rounds a times `factor`, then b times it, to 16-bit numbers; products are at most 32767.
+// y + 1.5 * 2^23 has y, rounded, in its low bits.
+INLINE vi round_pair(vf a, vf b, vf factor)
+{
+    const vf high = repeat(12582912.0f);
+    return low_halves((vi)mul_add(a, factor, high), (vi)mul_add(b, factor, high));
+}
+
+// Rounds w [count] to the nearest multiples of the unit that is returned, max|w| / 32767.  Weights
+// below 1e-30 are zero.
+static NOINLINE float round_list(const float* w, int count, int32_t* pairs)
+{
+    vf top = repeat(0.0f);
+    for (int i = 0; i < count; i += lanes) top = greater(absolute_of(load(w + i)), top);
+    const float max = greatest_lane(top);
+    const vf factor = repeat(max > 1e-30f ? 32767.0f / max : 0.0f);
+    for (int i = 0; i < count; i += 2 * lanes)
+        store_pairs(pairs + i / 2, round_pair(load(w + i), load(w + i + lanes), factor));
+    return max > 1e-30f ? max * (1.0f / 32767.0f) : 0.0f;
+}
+
+// What the W of `pairs` leave of the weights w [count].
+static NOINLINE void take_remainder(float* w, int count, float unit, const int32_t* pairs)
+{
+    for (int i = 0; i < count; i += lanes) {
+        const vi whole = __builtin_convertvector(*(const vt_at*)((const s16_at*)pairs + i), vi);
+        const vf x = __builtin_convertvector(whole, vf);
+        store(w + i, mul_add(x, repeat(-unit), load(w + i)));
+    }
+}
+//% end

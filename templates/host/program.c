@@ -1,4 +1,6 @@
 // program.c -- every kernel of one layer configuration, and the descriptor that the runtime reads.
+//
+// Scores are $(sides[1].math) sums, outputs $(sides[2].math) sums, for $(config.isa).
 
 #include <stdint.h>
 
@@ -9,6 +11,11 @@
 //% for _, side in ipairs(sides) do
 //% use_side(side)
 #include "codec.h"
+//% if side.math == "int" then
+#include "dots.h"
+//% else
+#include "cells.h"
+//% end
 #include "transform_rows.c"
 #include "encode_rows.c"
 #include "decode_rows.c"

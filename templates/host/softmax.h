@@ -1,7 +1,8 @@
 // softmax.h -- online softmax of num_heads heads.  The empty set is max = -inf, sum = 0, o = 0.
 
+// Sums are kept lane by lane until the end.
 typedef struct softmax {
-    float max[num_heads], sum[num_heads];
+    float max[num_heads], sum[num_heads][lanes];
 } softmax;
 
 // e^x for x <= 0, relative error below 3e-7; 0 below -87.
@@ -51,16 +52,16 @@ INLINE void softmax_start(softmax* s, float* o)
 {
     for (int head = 0; head < num_heads; ++head) {
         s->max[head] = -__builtin_inff();
-        s->sum[head] = 0.0f;
+        store(s->sum[head], repeat(0.0f));
     }
     for (int i = 0; i < num_heads * head_dim_v; ++i) o[i] = 0.0f;
 }
 
 // A head's scores [count], of which [first, end) are visible, become weights, 0 where they are not.
 // count is a multiple of the vector's width; o [head_dim_v] is brought to the greatest score so
-// far.
-static void softmax_add(softmax* s, int head, float* scores, int count, int first, int end,
-                        float cap, float* o)
+// far.  Returns what o was multiplied with.
+INLINE float softmax_add(softmax* s, int head, float* scores, int count, int first, int end,
+                         float cap, float* o)
 {
     const float hidden = -__builtin_inff();
     if (cap > 0.0f)
@@ -71,28 +72,31 @@ static void softmax_add(softmax* s, int head, float* scores, int count, int firs
     vf top = repeat(s->max[head]);
     for (int i = 0; i < count; i += lanes) top = greater(load(scores + i), top);
     const float max = greatest_lane(top);
+    float shrink = 1.0f;
     if (max > s->max[head]) {
-        const float shrink = exp_negative(repeat(s->max[head] - max))[0];
+        shrink = exp_negative(repeat(s->max[head] - max))[0];
         s->max[head] = max;
-        s->sum[head] *= shrink;
+        store(s->sum[head], load(s->sum[head]) * shrink);
         for (int i = 0; i < head_dim_v; i += lanes) store(o + i, load(o + i) * shrink);
     }
-    vf sum = repeat(0.0f);
+    vf sum = load(s->sum[head]);
     for (int i = 0; i < count; i += lanes) {
         const vf weight = exp_negative(load(scores + i) - max);
         store(scores + i, weight);
         sum += weight;
     }
-    s->sum[head] += sum_lanes(sum);
+    store(s->sum[head], sum);
+    return shrink;
 }
 
 INLINE void softmax_finish(const softmax* s, float* o, float* lse)
 {
     for (int head = 0; head < num_heads; ++head, o += head_dim_v) {
         lse[head] = -__builtin_inff();
-        if (!(s->sum[head] > 0.0f)) continue;
-        lse[head] = s->max[head] + natural_log(s->sum[head]);
-        const float share = 1.0f / s->sum[head];
+        const float sum = sum_lanes(load(s->sum[head]));
+        if (!(sum > 0.0f)) continue;
+        lse[head] = s->max[head] + natural_log(sum);
+        const float share = 1.0f / sum;
         for (int i = 0; i < head_dim_v; i += lanes) store(o + i, load(o + i) * share);
     }
 }

@@ -1,5 +1,7 @@
 #line 1 "templates/host/program.c"
 // program.c -- every kernel of one layer configuration, and the descriptor that the runtime reads.
+//
+// Scores are int sums, outputs int sums, for avx2.
 
 #include <stdint.h>
 
@@ -29,7 +31,7 @@ typedef struct kvl__encode_args {
     const void*     codec;        // of the reference; generated kernels know theirs
     const uint16_t* rows;         // [num_rows, row_stride]
     int64_t         row_stride;   // elements
-    unsigned char*  page;         // bits of rows that are not written yet are zero
+    unsigned char*  page;         // other rows keep their bits; these take theirs over
     int32_t         page_size, first_row, num_rows;
 } kvl__encode_args;
 
@@ -95,7 +97,7 @@ typedef struct kvl__program {
 
 #endif
 
-#line 6 "templates/host/program.c"
+#line 8 "templates/host/program.c"
 #line 1 "templates/host/prelude.h"
 // prelude.h -- vectors and number formats of one instruction set.
 //
@@ -108,16 +110,30 @@ typedef uint32_t vu __attribute__((vector_size(4 * 8)));
 typedef uint16_t vh __attribute__((vector_size(2 * 8)));
 typedef uint8_t  vb __attribute__((vector_size(8)));
 typedef int8_t   vs __attribute__((vector_size(8)));
+typedef uint16_t vp __attribute__((vector_size(4 * 8)));      // a pair in each lane
+typedef int16_t  vt __attribute__((vector_size(2 * 8)));
 typedef vf vf_at __attribute__((aligned(1), may_alias));
 typedef vh vh_at __attribute__((aligned(1), may_alias));
+typedef vi vi_at __attribute__((aligned(1), may_alias));
+typedef vp vp_at __attribute__((aligned(1), may_alias));
+typedef vt vt_at __attribute__((aligned(1), may_alias));
 typedef vb vb_at __attribute__((aligned(1), may_alias));
 typedef vs vs_at __attribute__((aligned(1), may_alias));
+typedef vu vu_at __attribute__((aligned(1), may_alias));
 typedef uint16_t u16_at __attribute__((aligned(1), may_alias));
+typedef int16_t s16_at __attribute__((aligned(1), may_alias));
+typedef uint32_t u32_at __attribute__((aligned(1), may_alias));
 
 enum { lanes = 8 };
 
 // Which of these a program uses depends on its codecs.
 #define INLINE static inline __attribute__((always_inline, unused))
+
+// Keeps the registers of one loop out of the next one's way.
+#define NOINLINE __attribute__((noinline, unused))
+
+// Begins at a line of the caches.
+#define LINE __attribute__((aligned(64)))
 
 static const float float_max __attribute__((unused)) = 3.402823466e38f;
 
@@ -223,16 +239,35 @@ INLINE vf round_away(vf x)
     return t + select(rest <= -0.5f, repeat(-1.0f), up);
 }
 
+INLINE vf absolute_of(vf x) { return (vf)((vi)x & 0x7fffffff); }
+
 INLINE vu load_u16(const unsigned char* at)
 {
     return __builtin_convertvector(*(const vh_at*)at, vu);
 }
 
-#line 133 "templates/host/prelude.h"
+INLINE vu load_u32(const unsigned char* at) { return *(const vu_at*)at; }
+
+// Words that lanes l and l + 8 share, of lanes lane ...: bits 8 and up of a half are lane l + 8's.
+#line 161 "templates/host/prelude.h"
+INLINE vu load_narrow(const unsigned char* at, int lane)
+{
+    return load_u32(at + lane % 8 * 4) >> lane / 8 * 8;
+}
+#line 166 "templates/host/prelude.h"
+
+#line 168 "templates/host/prelude.h"
 INLINE vf greater(vf a, vf b)
 {
     vf x;
     __asm__("vmaxps %2, %1, %0" : "=v"(x) : "v"(a), "v"(b));
+    return x;
+}
+
+INLINE vf smaller(vf a, vf b)
+{
+    vf x;
+    __asm__("vminps %2, %1, %0" : "=v"(x) : "v"(a), "v"(b));
     return x;
 }
 
@@ -249,62 +284,211 @@ INLINE vf load_f16(const unsigned char* at)
     __asm__("vcvtph2ps %1, %0" : "=v"(x) : "m"(*(const vh_at*)at));
     return x;
 }
-#line 184 "templates/host/prelude.h"
+#line 228 "templates/host/prelude.h"
 
 // Returns *a * b + c.
-#line 193 "templates/host/prelude.h"
+#line 237 "templates/host/prelude.h"
 INLINE vf mul_add_at(const float* a, vf b, vf c) { return mul_add(repeat(*a), b, c); }
-#line 195 "templates/host/prelude.h"
+#line 239 "templates/host/prelude.h"
 
 INLINE vf load_bf16(const unsigned char* at) { return (vf)(load_u16(at) << 16); }
 
-INLINE vf load_e5m3(const unsigned char* at)
+// Bytes as 32 bits.  In two steps, each of which compilers know: four times wider is one by one.
+#line 244 "templates/host/prelude.h"
+INLINE vu load_u8(const unsigned char* at)
 {
-    const vu c = __builtin_convertvector(*(const vb_at*)at, vu);
-    return select((vi)c < 8, to_float(c) * 7.62939453125e-6f, (vf)((c << 20) + (112u << 23)));
+    vu x;
+    __asm__("vpmovzxbd %1, %0" : "=v"(x) : "m"(*(const vb_at*)at));
+    return x;
 }
 
-INLINE vf load_i8(const unsigned char* at)
+INLINE vi load_s8(const unsigned char* at)
 {
-    return __builtin_convertvector(__builtin_convertvector(*(const vs_at*)at, vi), vf);
+    vi x;
+    __asm__("vpmovsxbd %1, %0" : "=v"(x) : "m"(*(const vb_at*)at));
+    return x;
 }
+#line 268 "templates/host/prelude.h"
+
+// a = 2^-15 (1 + c / 8) of c < 8 is too great: c 2^-17 = 2 a - 2^-14 < a, which is not less where
+// c >= 8.
+INLINE vf load_e5m3(const unsigned char* at)
+{
+    const vf a = (vf)((load_u8(at) << 20) + (112u << 23));
+    return smaller(mul_add(a, repeat(2.0f), repeat(-6.103515625e-5f)), a);
+}
+
+INLINE vf load_i8(const unsigned char* at) { return __builtin_convertvector(load_s8(at), vf); }
 
 // The sum of all lanes, by halves.
 INLINE float sum_lanes(vf x)
 {
-#line 217 "templates/host/prelude.h"
+#line 287 "templates/host/prelude.h"
     typedef float half __attribute__((vector_size(32)));
     const half x8 = x;
-#line 220 "templates/host/prelude.h"
+#line 290 "templates/host/prelude.h"
     typedef float quarter __attribute__((vector_size(16)));
-#line 222 "templates/host/prelude.h"
+#line 292 "templates/host/prelude.h"
     const union { half whole; quarter parts[2]; } v8 = { x8 };
     const quarter x4 = v8.parts[0] + v8.parts[1];
-#line 227 "templates/host/prelude.h"
+#line 297 "templates/host/prelude.h"
     return (x4[0] + x4[2]) + (x4[1] + x4[3]);
 }
 
-INLINE float greatest_lane(vf x)
+// The sums of the lanes of four vectors, to [4].
+INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
 {
-    float all = x[0];
-    for (int i = 1; i < lanes; ++i) all = x[i] > all ? x[i] : all;
-    return all;
+#line 304 "templates/host/prelude.h"
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+    typedef float quarter __attribute__((vector_size(16)));
+    typedef quarter quarter_at __attribute__((aligned(1), may_alias));
+    const union { vf whole; quarter parts[lanes / 4]; } v[4] = { { a }, { b }, { c }, { d } };
+    quarter x[4];
+    for (int i = 0; i < 4; ++i) {
+        x[i] = v[i].parts[0] + v[i].parts[1];
+#line 315 "templates/host/prelude.h"
+    }
+    // Lanes (0 + 2) and (1 + 3) of two vectors at a time, then their sums.
+    const quarter ab = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5)
+                       + __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
+    const quarter cd = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5)
+                       + __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
+    *(quarter_at*)to = __builtin_shufflevector(ab, cd, 0, 1, 4, 5)
+                       + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+    return;
+#endif
+#endif
+#line 327 "templates/host/prelude.h"
+    to[0] = sum_lanes(a);
+    to[1] = sum_lanes(b);
+    to[2] = sum_lanes(c);
+    to[3] = sum_lanes(d);
 }
 
-#line 7 "templates/host/program.c"
+// The greatest of all lanes.
+INLINE float greatest_lane(vf x)
+{
+    typedef int32_t vq __attribute__((vector_size(16)));
+    typedef float quarter __attribute__((vector_size(16)));
+    union { vf whole; quarter parts[lanes / 4]; } v = { x };
+    quarter all = v.parts[0];
+    for (int i = 1; i < lanes / 4; ++i) {
+        const vq more = v.parts[i] > all;
+        all = (quarter)(((vq)v.parts[i] & more) | ((vq)all & ~more));
+    }
+    const float a = all[1] > all[0] ? all[1] : all[0], b = all[3] > all[2] ? all[3] : all[2];
+    return b > a ? b : a;
+}
+#line 348 "templates/host/prelude.h"
+
+// 16-BIT WEIGHTS, in pairs: two in each lane
+
+INLINE vi load_pairs(const int32_t* pairs) { return *(const vi_at*)pairs; }
+INLINE void store_pairs(int32_t* pairs, vi x) { *(vi_at*)pairs = x; }
+
+// Returns sum + x[2 l] w[0] + x[2 l + 1] w[1] in lane l, for the pair w at `at`.
+#line 368 "templates/host/prelude.h"
+INLINE vi dot_pairs(vi w, vi x, vi sum)
+{
+    vi part;
+    __asm__("vpmaddwd %2, %1, %0" : "=v"(part) : "v"(x), "v"(w));
+    return sum + part;
+}
+
+INLINE vi dot_at(const int32_t* at, vp x, vi sum)
+{
+    return dot_pairs((vi){ *at, *at, *at, *at, *at, *at, *at, *at }, (vi)x, sum);
+}
+#line 380 "templates/host/prelude.h"
+
+INLINE vi add_pairs(vi x, vi sum)
+{
+    return dot_pairs((vi){ 0x10001, 0x10001, 0x10001, 0x10001, 0x10001, 0x10001, 0x10001, 0x10001 }, x, sum);
+}
+
+// Rounded products of signed 16-bit numbers, times 2^-15.
+INLINE vi times_ratio(vi a, vi b)
+{
+    vi x;
+    __asm__("vpmulhrsw %2, %1, %0" : "=v"(x) : "v"(a), "v"(b));
+    return x;
+}
+
+INLINE vi absolute_pairs(vi x)
+{
+    vi size;
+    __asm__("vpabsw %1, %0" : "=v"(size) : "v"(x));
+    return size;
+}
+
+INLINE int any_bit(vi x)
+{
+    int any;
+#line 407 "templates/host/prelude.h"
+    __asm__("vmovmskps %1, %0" : "=r"(any) : "v"((vi)(x != 0)));
+#line 409 "templates/host/prelude.h"
+    return any;
+}
+
+// The low 16 bits of the lanes of a, then of b.
+INLINE vi low_halves(vi a, vi b)
+{
+#line 420 "templates/host/prelude.h"
+    vi x;
+    __asm__("vpackusdw %2, %1, %0\n\tvpermq $0xd8, %0, %0"
+            : "=v"(x) : "v"(a & 0xffff), "v"(b & 0xffff));
+    return x;
+#line 425 "templates/host/prelude.h"
+}
+
+// Rounds a times `factor`, then b times it, to 16-bit numbers; products are at most 32767.
+// y + 1.5 * 2^23 has y, rounded, in its low bits.
+INLINE vi round_pair(vf a, vf b, vf factor)
+{
+    const vf high = repeat(12582912.0f);
+    return low_halves((vi)mul_add(a, factor, high), (vi)mul_add(b, factor, high));
+}
+
+// Rounds w [count] to the nearest multiples of the unit that is returned, max|w| / 32767.  Weights
+// below 1e-30 are zero.
+static NOINLINE float round_list(const float* w, int count, int32_t* pairs)
+{
+    vf top = repeat(0.0f);
+    for (int i = 0; i < count; i += lanes) top = greater(absolute_of(load(w + i)), top);
+    const float max = greatest_lane(top);
+    const vf factor = repeat(max > 1e-30f ? 32767.0f / max : 0.0f);
+    for (int i = 0; i < count; i += 2 * lanes)
+        store_pairs(pairs + i / 2, round_pair(load(w + i), load(w + i + lanes), factor));
+    return max > 1e-30f ? max * (1.0f / 32767.0f) : 0.0f;
+}
+
+// What the W of `pairs` leave of the weights w [count].
+static NOINLINE void take_remainder(float* w, int count, float unit, const int32_t* pairs)
+{
+    for (int i = 0; i < count; i += lanes) {
+        const vi whole = __builtin_convertvector(*(const vt_at*)((const s16_at*)pairs + i), vi);
+        const vf x = __builtin_convertvector(whole, vf);
+        store(w + i, mul_add(x, repeat(-unit), load(w + i)));
+    }
+}
+
+#line 9 "templates/host/program.c"
 #line 1 "templates/host/config.h"
 // config.h -- the shape that this program is for.  C99 has no constexpr: these are its constants.
 
 enum { head_dim_k = 64, head_dim_v = 64 };
 enum { num_heads = 3, page_size = 64 };
 enum { window_rows = 64, strip_rows = 64 };
+enum { strip_words = 64 };          // strip_rows, filled up to two vectors
 
-#line 8 "templates/host/program.c"
+#line 10 "templates/host/program.c"
 #line 1 "templates/host/softmax.h"
 // softmax.h -- online softmax of num_heads heads.  The empty set is max = -inf, sum = 0, o = 0.
 
+// Sums are kept lane by lane until the end.
 typedef struct softmax {
-    float max[num_heads], sum[num_heads];
+    float max[num_heads], sum[num_heads][lanes];
 } softmax;
 
 // e^x for x <= 0, relative error below 3e-7; 0 below -87.
@@ -354,16 +538,16 @@ INLINE void softmax_start(softmax* s, float* o)
 {
     for (int head = 0; head < num_heads; ++head) {
         s->max[head] = -__builtin_inff();
-        s->sum[head] = 0.0f;
+        store(s->sum[head], repeat(0.0f));
     }
     for (int i = 0; i < num_heads * head_dim_v; ++i) o[i] = 0.0f;
 }
 
 // A head's scores [count], of which [first, end) are visible, become weights, 0 where they are not.
 // count is a multiple of the vector's width; o [head_dim_v] is brought to the greatest score so
-// far.
-static void softmax_add(softmax* s, int head, float* scores, int count, int first, int end,
-                        float cap, float* o)
+// far.  Returns what o was multiplied with.
+INLINE float softmax_add(softmax* s, int head, float* scores, int count, int first, int end,
+                         float cap, float* o)
 {
     const float hidden = -__builtin_inff();
     if (cap > 0.0f)
@@ -374,33 +558,36 @@ static void softmax_add(softmax* s, int head, float* scores, int count, int firs
     vf top = repeat(s->max[head]);
     for (int i = 0; i < count; i += lanes) top = greater(load(scores + i), top);
     const float max = greatest_lane(top);
+    float shrink = 1.0f;
     if (max > s->max[head]) {
-        const float shrink = exp_negative(repeat(s->max[head] - max))[0];
+        shrink = exp_negative(repeat(s->max[head] - max))[0];
         s->max[head] = max;
-        s->sum[head] *= shrink;
+        store(s->sum[head], load(s->sum[head]) * shrink);
         for (int i = 0; i < head_dim_v; i += lanes) store(o + i, load(o + i) * shrink);
     }
-    vf sum = repeat(0.0f);
+    vf sum = load(s->sum[head]);
     for (int i = 0; i < count; i += lanes) {
         const vf weight = exp_negative(load(scores + i) - max);
         store(scores + i, weight);
         sum += weight;
     }
-    s->sum[head] += sum_lanes(sum);
+    store(s->sum[head], sum);
+    return shrink;
 }
 
 INLINE void softmax_finish(const softmax* s, float* o, float* lse)
 {
     for (int head = 0; head < num_heads; ++head, o += head_dim_v) {
         lse[head] = -__builtin_inff();
-        if (!(s->sum[head] > 0.0f)) continue;
-        lse[head] = s->max[head] + natural_log(s->sum[head]);
-        const float share = 1.0f / s->sum[head];
+        const float sum = sum_lanes(load(s->sum[head]));
+        if (!(sum > 0.0f)) continue;
+        lse[head] = s->max[head] + natural_log(sum);
+        const float share = 1.0f / sum;
         for (int i = 0; i < head_dim_v; i += lanes) store(o + i, load(o + i) * share);
     }
 }
 
-#line 11 "templates/host/program.c"
+#line 13 "templates/host/program.c"
 #line 1 "templates/host/codec.h"
 // codec.h -- keys at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
 //
@@ -413,34 +600,26 @@ enum { k_dim = 64, k_lane_extent = 64 };
 enum { k_word_extent = 64, k_cell_bytes = 64 };
 enum { k_scales_at = 1024, k_zeros_at = 1152 };
 enum { k_page_bytes = 1280, k_group_size = 32 };
-enum { k_slots = 4 };
-
-// Weights of the words as a cell multiplies them.  Keys have a slot of 16 words for each group of
-// 16 channels, values one that is filled again for each tile.
-typedef struct k_folded {
-    float weights[num_heads][16 * k_slots];
-    float rest[num_heads][k_slots];
-} k_folded;
 
 INLINE const unsigned char* k_cell(const unsigned char* page, int lane16, int word16)
 {
-#line 24 "templates/host/codec.h"
+#line 16 "templates/host/codec.h"
     return page + (lane16 * (k_dim / 16) + word16) * (int64_t)k_cell_bytes;
-#line 28 "templates/host/codec.h"
+#line 20 "templates/host/codec.h"
 }
 
-#line 33 "templates/host/codec.h"
+#line 25 "templates/host/codec.h"
 // METADATA
 
 // Index of the scale of a word and a lane.
 INLINE int k_group(int word, int lane)
 {
-#line 39 "templates/host/codec.h"
+#line 31 "templates/host/codec.h"
     return lane / k_group_size * k_word_extent + word;
-#line 43 "templates/host/codec.h"
+#line 35 "templates/host/codec.h"
 }
 
-#line 46 "templates/host/codec.h"
+#line 38 "templates/host/codec.h"
 INLINE vf k_load_scale(const unsigned char* page, int group)
 {
     page += k_scales_at + group * (int64_t)1;
@@ -450,14 +629,14 @@ INLINE vf k_load_scale(const unsigned char* page, int group)
 INLINE vf k_load_offset(const unsigned char* page, int group, vf scale)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 56 "templates/host/codec.h"
+#line 48 "templates/host/codec.h"
     page += k_zeros_at + group * (int64_t)1;
     const vf zero = load_i8(page);
-#line 65 "templates/host/codec.h"
+#line 57 "templates/host/codec.h"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
-#line 46 "templates/host/codec.h"
+#line 38 "templates/host/codec.h"
 INLINE float k_read_scale(const unsigned char* page, int group)
 {
     page += k_scales_at + group * (int64_t)1;
@@ -467,29 +646,29 @@ INLINE float k_read_scale(const unsigned char* page, int group)
 INLINE float k_read_offset(const unsigned char* page, int group, float scale)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 56 "templates/host/codec.h"
+#line 48 "templates/host/codec.h"
     page += k_zeros_at + group * (int64_t)1;
     const float zero = read_i8(page);
-#line 65 "templates/host/codec.h"
+#line 57 "templates/host/codec.h"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
-#line 69 "templates/host/codec.h"
+#line 61 "templates/host/codec.h"
 // The numbers that turn a value into its code: round((x - offset) * inverse).
 typedef struct k_grid {
     float offset, inverse;
 } k_grid;
 
 // Fits a group and stores its scale and zero.
-#line 76 "templates/host/codec.h"
+#line 68 "templates/host/codec.h"
 static k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
-#line 80 "templates/host/codec.h"
+#line 72 "templates/host/codec.h"
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
     k_grid grid = { 0.0f, 0.0f };
     uint32_t scale_code;
     float scale;
-#line 86 "templates/host/codec.h"
+#line 78 "templates/host/codec.h"
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -509,11 +688,11 @@ static k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 96 "templates/host/codec.h"
+#line 88 "templates/host/codec.h"
     page[k_scales_at + group] = (unsigned char)scale_code;
-#line 96 "templates/host/codec.h"
+#line 88 "templates/host/codec.h"
     page[k_zeros_at + group] = (unsigned char)zero_code;
-#line 101 "templates/host/codec.h"
+#line 93 "templates/host/codec.h"
     return grid;
 }
 
@@ -533,315 +712,354 @@ static void k_round_row(const float* x, const float* offset, const float* invers
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
-#line 121 "templates/host/codec.h"
+#line 113 "templates/host/codec.h"
 
 // CODES
 
-// Codes of one row, q [dim], join the page; its bits are zero before.
+// Codes of one row, q [dim], take their place in the page, whatever bits were there.
 static void k_put_row(unsigned char* page, int row, const uint16_t* q)
 {
+    const int i = row % 16;
     for (int at = 0; at < k_dim / 16; ++at, q += 16) {
-#line 129 "templates/host/codec.h"
-        u16_at* words = (u16_at*)k_cell(page, row / 16, at) + row % 16;
-#line 131 "templates/host/codec.h"
-        words[0] = (uint16_t)(words[0] | ((q[0] & 3) | (q[1] & 3) << 2 | (q[2] & 3) << 4 | (q[3] & 3) << 6 | (q[4] & 3) << 8 | (q[5] & 3) << 10 | (q[6] & 3) << 12 | (q[7] & 3) << 14));
-#line 131 "templates/host/codec.h"
-        words[16] = (uint16_t)(words[16] | ((q[8] & 3) | (q[9] & 3) << 2 | (q[10] & 3) << 4 | (q[11] & 3) << 6 | (q[12] & 3) << 8 | (q[13] & 3) << 10 | (q[14] & 3) << 12 | (q[15] & 3) << 14));
-#line 145 "templates/host/codec.h"
+#line 128 "templates/host/codec.h"
+        u32_at* to = (u32_at*)k_cell(page, row / 16, at);
+#line 134 "templates/host/codec.h"
+        to[0 + i] = ((uint32_t)q[0] & 3u) | ((uint32_t)q[1] & 3u) << 16 | ((uint32_t)q[2] & 3u) << 2 | ((uint32_t)q[3] & 3u) << 18 | ((uint32_t)q[4] & 3u) << 4 | ((uint32_t)q[5] & 3u) << 20 | ((uint32_t)q[6] & 3u) << 6 | ((uint32_t)q[7] & 3u) << 22 | ((uint32_t)q[8] & 3u) << 8 | ((uint32_t)q[9] & 3u) << 24 | ((uint32_t)q[10] & 3u) << 10 | ((uint32_t)q[11] & 3u) << 26 | ((uint32_t)q[12] & 3u) << 12 | ((uint32_t)q[13] & 3u) << 28 | ((uint32_t)q[14] & 3u) << 14 | ((uint32_t)q[15] & 3u) << 30;
+#line 157 "templates/host/codec.h"
     }
 }
 
 INLINE uint32_t k_get_code(const unsigned char* page, int row, int channel)
 {
-#line 151 "templates/host/codec.h"
-    const int lane = row, word = channel;
-#line 155 "templates/host/codec.h"
-    const unsigned char* cell = k_cell(page, lane / 16, word / 16) + lane % 16 * 2;
-    const int i = word % 16;
-    uint32_t code = 0;
-#line 160 "templates/host/codec.h"
-    code |= (read_u16(cell + 0 + i / 8 * 32) >> i % 8 * 2
-             & 3u) << 0;
 #line 163 "templates/host/codec.h"
+    const int lane = row, word = channel;
+#line 167 "templates/host/codec.h"
+    const unsigned char* cell = k_cell(page, lane / 16, word / 16);
+    const int i = word % 16;
+#line 172 "templates/host/codec.h"
+    uint32_t code = 0;
+#line 174 "templates/host/codec.h"
+    {
+        enum { each = 8, mask = 3 };
+        int bit = i % 2 * 16 + i / 2 % each * 2;
+#line 181 "templates/host/codec.h"
+        const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
+#line 183 "templates/host/codec.h"
+        code |= (*(const u32_at*)at >> bit & mask) << 0;
+    }
+#line 186 "templates/host/codec.h"
     return code;
+#line 188 "templates/host/codec.h"
 }
 
 // One value in the codec's basis.
 INLINE float k_read_value(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = k_get_code(page, row, channel);
-#line 171 "templates/host/codec.h"
+#line 195 "templates/host/codec.h"
     const int group = k_group(channel, row);
     const float scale = k_read_scale(page, group);
     return scale * (float)(int32_t)code + k_read_offset(page, group, scale);
-#line 177 "templates/host/codec.h"
+#line 201 "templates/host/codec.h"
 }
-
-// SUMS OF CELLS
 
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int k_fold_is_due(int lane16)
 {
-#line 185 "templates/host/codec.h"
+#line 207 "templates/host/codec.h"
     return lane16 * 16 % k_group_size == 0;
-#line 190 "templates/host/codec.h"
+#line 212 "templates/host/codec.h"
 }
 
-// Prepares a slot for the cells of word16.  weights [num_heads, stride] of its 16 words:
-#line 194 "templates/host/codec.h"
-//     sum w (scale code + offset) = sum (w scale) code + rest,   rest = sum w offset.
-#line 200 "templates/host/codec.h"
-static void k_fold(const unsigned char* page, int lane16, int word16, const float* weights,
-                   int stride, k_folded* to, int slot)
+#line 15 "templates/host/program.c"
+#line 1 "templates/host/dots.h"
+// dots.h -- sums of the keys' codes times 16-bit weights, as integers.
+#line 8 "templates/host/dots.h"
+//
+// A weight w, a query's or a softmax's, times the scale of its word where lanes share one, becomes
+// a 16-bit number W in units of the greatest: w scale = unit W, |W| <= 32767.  Then
+//
+//     sum w (scale code + offset) = unit (sum W code) + rest,
+//     rest = sum w (offset + middle scale) - middle unit (sum W),
+//
+// where sum W code is exact: 256 words of 255 times 32767 stay below 2^31.  In effect W
+// multiplies code - middle, 1.5f, so that its rounding meets small numbers; the rest is
+// exact but for rounding of floats.
+//
+// Bound: a W is off by at most 3/2, since plain weight, ratio and product are rounded, a sum over
+// n words by unit 3/2 n 2^(bits - 1), and by about unit sqrt(n) 2^bits / 7 where errors are
+// independent.
+#line 23 "templates/host/dots.h"
+// That is to be at most 0.0005f of a score.  Where the unit is greater,
+// because queries and scales are, what W leave of the weights becomes a second list of 16 bits:
+// then a score is as exact as in floats.
+#line 29 "templates/host/dots.h"
+//
+// A cell of 256 codes: 1 loads, 8 times 1 to 3 instructions
+// that unpack, and 8 multiply-adds for each head.
+
+enum { k_words = 64 };                  // room for them, a multiple of a vector of W
+
+// What cells are multiplied with: W, their unit, and what joins the sums.
+typedef struct k_list {
+    LINE int32_t pairs[num_heads][k_words / 2];    // W of words 2 i and 2 i + 1
+    LINE float   unit[num_heads];
+#line 43 "templates/host/dots.h"
+    float   rest[num_heads];
+#line 45 "templates/host/dots.h"
+} k_list;
+
+typedef struct k_dots {
+    k_list main;
+#line 50 "templates/host/dots.h"
+    k_list fine;                                   // what `main` leaves of the weights
+    int needs_fine;
+#line 54 "templates/host/dots.h"
+    float plain_unit[num_heads];
+    LINE int32_t plain[num_heads][k_words / 2];    // W without this group's scales
+#line 57 "templates/host/dots.h"
+    LINE float queries[num_heads][k_words];
+    LINE float inverse[k_words];                   // of the scales in `plain`, times 1/2
+    LINE float lift[k_words];                      // 1/2 where they are zero
+#line 64 "templates/host/dots.h"
+} k_dots;
+
+#line 122 "templates/host/dots.h"
+// Loads scale and offset + middle scale of the words first_word ... in the group of lane16.
+INLINE void k_load_grids(const unsigned char* page, int lane16, int first_word, float* scale,
+                         float* offset)
 {
-#line 204 "templates/host/codec.h"
-    vf scale[16 / lanes], offset[16 / lanes];
-    for (int i = 0; i < 16 / lanes; ++i) {
-        const int group = k_group(word16 * 16 + i * lanes, lane16 * 16);
-        scale[i] = k_load_scale(page, group);
-        offset[i] = k_load_offset(page, group, scale[i]);
+    for (int i = 0; i < 64; i += lanes) {
+        const int group = k_group(first_word + i, lane16 * 16);
+        const vf one = k_load_scale(page, group);
+        store(scale + i, one);
+        store(offset + i, mul_add(one, repeat(1.5f), k_load_offset(page, group, one)));
     }
-#line 215 "templates/host/codec.h"
+    for (int i = 64; i < k_words; ++i) scale[i] = offset[i] = 0.0f;
+}
+
+#line 136 "templates/host/dots.h"
+// Before the first group: queries [num_heads, dim], and no ratio that fits.
+static NOINLINE void k_start_dots(const float* queries, k_dots* to)
+{
+    for (int i = 0; i < k_words; ++i) to->inverse[i] = to->lift[i] = 0.0f;
+    for (int head = 0; head < num_heads; ++head)
+        for (int i = 0; i < k_words; ++i)
+            to->queries[head][i] = i < 64 ? queries[head * 64 + i] : 0.0f;
+}
+
+// Makes these scales the ones that others are compared with: queries times them are rounded.
+static NOINLINE void k_set_plain(const float* scale, k_dots* to)
+{
+    LINE float list[k_words];
+    for (int i = 0; i < k_words; i += lanes) {
+        const vf one = load(scale + i);
+        store(to->inverse + i, select(one == 0.0f, repeat(3e+38f), 0.5f / one));
+        store(to->lift + i, select(one == 0.0f, repeat(0.5f), repeat(0.0f)));
+    }
     for (int head = 0; head < num_heads; ++head) {
-        vf rest = repeat(0.0f);
-        for (int i = 0; i < 16 / lanes; ++i) {
-            const vf w = load(weights + head * stride + i * lanes);
-#line 220 "templates/host/codec.h"
-            store(to->weights[head] + slot * 16 + i * lanes, w * scale[i]);
-            rest = mul_add(w, offset[i], rest);
-#line 226 "templates/host/codec.h"
-        }
-#line 228 "templates/host/codec.h"
-        to->rest[head][slot] = sum_lanes(rest);
-#line 232 "templates/host/codec.h"
+        for (int i = 0; i < k_words; i += lanes)
+            store(list + i, load(to->queries[head] + i) * load(scale + i));
+        to->plain_unit[head] = round_list(list, k_words, to->plain[head]);
     }
 }
 
-#line 266 "templates/host/codec.h"
-// sums [num_heads, stride] of the cell's 16 lanes grow by the sum over its words of weight * value.
-static void k_add_cell(const unsigned char* page, int lane16, int word16,
-                       const k_folded* folded, int slot, float* sums, int stride)
+// Ratios of the scales to those of set_plain, times 1/2.  Returns 0 where one is not from 1/4 to 2:
+// then the greatest product could lose three bits or more.  Zero for zero, whose products are zero,
+// counts as 1.
+INLINE int k_take_ratios(const float* scale, const k_dots* to, vi* ratio)
 {
-    const unsigned char* cell = k_cell(page, lane16, word16);
-    for (int lane = 0; lane < 16; lane += lanes, cell += 2 * lanes) {
-#line 274 "templates/host/codec.h"
-        const vu word_0_0 = load_u16(cell + 0);
-#line 274 "templates/host/codec.h"
-        const vu word_0_1 = load_u16(cell + 32);
-#line 286 "templates/host/codec.h"
-        {
-            vf x;
-            const float* at;
-#line 291 "templates/host/codec.h"
-            vf sum_0 = repeat(folded->rest[0][slot]);
-#line 291 "templates/host/codec.h"
-            vf sum_1 = repeat(folded->rest[1][slot]);
-#line 291 "templates/host/codec.h"
-            vf sum_2 = repeat(folded->rest[2][slot]);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_0 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 0];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 0];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 0];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_0 >> 2 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 1];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 1];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 1];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_0 >> 4 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 2];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 2];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 2];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_0 >> 6 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 3];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 3];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 3];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_0 >> 8 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 4];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 4];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 4];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_0 >> 10 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 5];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 5];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 5];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_0 >> 12 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 6];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 6];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 6];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float(word_0_0 >> 14);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 7];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 7];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 7];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_1 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 8];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 8];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 8];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_1 >> 2 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 9];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 9];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 9];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_1 >> 4 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 10];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 10];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 10];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_1 >> 6 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 11];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 11];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 11];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_1 >> 8 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 12];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 12];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 12];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_1 >> 10 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 13];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 13];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 13];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_1 >> 12 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 14];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 14];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 14];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float(word_0_1 >> 14);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 15];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 15];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 15];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 321 "templates/host/codec.h"
-            {
-                float* sum = sums + 0 * stride + lane;
-#line 327 "templates/host/codec.h"
-                store(sum, load(sum) + sum_0);
-#line 329 "templates/host/codec.h"
-            }
-#line 321 "templates/host/codec.h"
-            {
-                float* sum = sums + 1 * stride + lane;
-#line 327 "templates/host/codec.h"
-                store(sum, load(sum) + sum_1);
-#line 329 "templates/host/codec.h"
-            }
-#line 321 "templates/host/codec.h"
-            {
-                float* sum = sums + 2 * stride + lane;
-#line 327 "templates/host/codec.h"
-                store(sum, load(sum) + sum_2);
-#line 329 "templates/host/codec.h"
-            }
-#line 331 "templates/host/codec.h"
+    vf pair[2], low = repeat(0.5f), high = low;
+    for (int i = 0; i < k_words; i += 2 * lanes) {
+        for (int j = 0; j < 2; ++j) {
+            const int at = i + j * lanes;
+            pair[j] = mul_add(load(scale + at), load(to->inverse + at), load(to->lift + at));
+            const vf size = pair[j];
+            low = smaller(size, low);
+            high = greater(size, high);
         }
-#line 333 "templates/host/codec.h"
+        ratio[i / (2 * lanes)] = round_pair(pair[0], pair[1], repeat(32768.0f));
+    }
+    return !any_bit((low < 0.125f) | (high >= 0.9999f));
+}
+
+// What the W of a group leave of the queries times its scales.
+static NOINLINE void k_fold_fine(const float* scale, k_dots* to)
+{
+    for (int head = 0; head < num_heads; ++head) {
+        LINE float list[k_words];
+        vi sum = { 0 };
+        for (int i = 0; i < k_words; i += lanes)
+            store(list + i, load(to->queries[head] + i) * load(scale + i));
+        take_remainder(list, k_words, to->main.unit[head], to->main.pairs[head]);
+        to->fine.unit[head] = round_list(list, k_words, to->fine.pairs[head]);
+        for (int i = 0; i < k_words; i += 2 * lanes)
+            sum = add_pairs(load_pairs(to->fine.pairs[head] + i / 2), sum);
+        to->fine.rest[head] = sum_lanes(__builtin_convertvector(sum, vf))
+                              * (to->fine.unit[head] * -1.5f);
     }
 }
 
-#line 12 "templates/host/program.c"
+// Queries times the scales of lane16's group.
+static NOINLINE void k_fold_dots(const unsigned char* page, int lane16, k_dots* to)
+{
+    LINE float scale[k_words], offset[k_words];
+    vi ratio[k_words / (2 * lanes)];
+    k_load_grids(page, lane16, 0, scale, offset);
+    if (!k_take_ratios(scale, to, ratio)) {
+        k_set_plain(scale, to);
+        (void)k_take_ratios(scale, to, ratio);
+    }
+    float most = 0.0f;
+    for (int head = 0; head < num_heads; ++head) {
+        const float unit = to->plain_unit[head] * 2.0f;
+        const float* q = to->queries[head];
+        vi sum = { 0 };
+        vf rest = repeat(0.0f), more = rest;
+        for (int i = 0; i < k_words; i += 2 * lanes) {
+            const vi w = times_ratio(load_pairs(to->plain[head] + i / 2), ratio[i / (2 * lanes)]);
+            store_pairs(to->main.pairs[head] + i / 2, w);
+            sum = add_pairs(w, sum);
+            rest = mul_add(load(offset + i), load(q + i), rest);
+            more = mul_add(load(offset + i + lanes), load(q + i + lanes), more);
+        }
+        const vf wholes = __builtin_convertvector(sum, vf);
+        to->main.rest[head] = sum_lanes(mul_add(wholes, repeat(unit * -1.5f), rest + more));
+        to->main.unit[head] = unit;
+        most = most < unit ? unit : most;
+    }
+    to->needs_fine = !(most <= 0.000109375f);
+    if (to->needs_fine) k_fold_fine(scale, to);
+}
+#line 325 "templates/host/dots.h"
+
+#line 355 "templates/host/dots.h"
+
+// The cells [word16, end16) of lane16, times W that begin with cell first_cell: their sums
+#line 358 "templates/host/dots.h"
+// become sums [num_heads, stride].
+#line 362 "templates/host/dots.h"
+static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int word16, int end16,
+                                 int first_cell, const k_list* w, float* sums, int stride)
+{
+    for (int lane = 0; lane < 16; lane += lanes) {
+#line 367 "templates/host/dots.h"
+        {
+            int at = word16;
+#line 371 "templates/host/dots.h"
+            vf total_0 = repeat(0.0f);
+#line 371 "templates/host/dots.h"
+            vf total_1 = repeat(0.0f);
+#line 371 "templates/host/dots.h"
+            vf total_2 = repeat(0.0f);
+#line 373 "templates/host/dots.h"
+            do {
+#line 381 "templates/host/dots.h"
+                const int stop = end16;
+#line 384 "templates/host/dots.h"
+                vi sum_0_0 = { 0 };
+#line 384 "templates/host/dots.h"
+                vi sum_1_0 = { 0 };
+#line 384 "templates/host/dots.h"
+                vi sum_2_0 = { 0 };
+#line 386 "templates/host/dots.h"
+                for (; at < stop; ++at) {
+                    const unsigned char* cell = k_cell(page, lane16, at);
+                    const int32_t* pairs = w->pairs[0] + (at - first_cell) * 8;
+#line 390 "templates/host/dots.h"
+                    const vp word_0_0 = (vp)load_u32(cell + 0 + lane * 4);
+#line 392 "templates/host/dots.h"
+                    vp x;
+#line 394 "templates/host/dots.h"
+                    x = (word_0_0 & 3);
+#line 397 "templates/host/dots.h"
+                    sum_0_0 = dot_at(pairs + 0, x, sum_0_0);
+#line 397 "templates/host/dots.h"
+                    sum_1_0 = dot_at(pairs + 32, x, sum_1_0);
+#line 397 "templates/host/dots.h"
+                    sum_2_0 = dot_at(pairs + 64, x, sum_2_0);
+#line 394 "templates/host/dots.h"
+                    x = (word_0_0 >> 2 & 3);
+#line 397 "templates/host/dots.h"
+                    sum_0_0 = dot_at(pairs + 1, x, sum_0_0);
+#line 397 "templates/host/dots.h"
+                    sum_1_0 = dot_at(pairs + 33, x, sum_1_0);
+#line 397 "templates/host/dots.h"
+                    sum_2_0 = dot_at(pairs + 65, x, sum_2_0);
+#line 394 "templates/host/dots.h"
+                    x = (word_0_0 >> 4 & 3);
+#line 397 "templates/host/dots.h"
+                    sum_0_0 = dot_at(pairs + 2, x, sum_0_0);
+#line 397 "templates/host/dots.h"
+                    sum_1_0 = dot_at(pairs + 34, x, sum_1_0);
+#line 397 "templates/host/dots.h"
+                    sum_2_0 = dot_at(pairs + 66, x, sum_2_0);
+#line 394 "templates/host/dots.h"
+                    x = (word_0_0 >> 6 & 3);
+#line 397 "templates/host/dots.h"
+                    sum_0_0 = dot_at(pairs + 3, x, sum_0_0);
+#line 397 "templates/host/dots.h"
+                    sum_1_0 = dot_at(pairs + 35, x, sum_1_0);
+#line 397 "templates/host/dots.h"
+                    sum_2_0 = dot_at(pairs + 67, x, sum_2_0);
+#line 394 "templates/host/dots.h"
+                    x = (word_0_0 >> 8 & 3);
+#line 397 "templates/host/dots.h"
+                    sum_0_0 = dot_at(pairs + 4, x, sum_0_0);
+#line 397 "templates/host/dots.h"
+                    sum_1_0 = dot_at(pairs + 36, x, sum_1_0);
+#line 397 "templates/host/dots.h"
+                    sum_2_0 = dot_at(pairs + 68, x, sum_2_0);
+#line 394 "templates/host/dots.h"
+                    x = (word_0_0 >> 10 & 3);
+#line 397 "templates/host/dots.h"
+                    sum_0_0 = dot_at(pairs + 5, x, sum_0_0);
+#line 397 "templates/host/dots.h"
+                    sum_1_0 = dot_at(pairs + 37, x, sum_1_0);
+#line 397 "templates/host/dots.h"
+                    sum_2_0 = dot_at(pairs + 69, x, sum_2_0);
+#line 394 "templates/host/dots.h"
+                    x = (word_0_0 >> 12 & 3);
+#line 397 "templates/host/dots.h"
+                    sum_0_0 = dot_at(pairs + 6, x, sum_0_0);
+#line 397 "templates/host/dots.h"
+                    sum_1_0 = dot_at(pairs + 38, x, sum_1_0);
+#line 397 "templates/host/dots.h"
+                    sum_2_0 = dot_at(pairs + 70, x, sum_2_0);
+#line 394 "templates/host/dots.h"
+                    x = word_0_0 >> 14;
+#line 397 "templates/host/dots.h"
+                    sum_0_0 = dot_at(pairs + 7, x, sum_0_0);
+#line 397 "templates/host/dots.h"
+                    sum_1_0 = dot_at(pairs + 39, x, sum_1_0);
+#line 397 "templates/host/dots.h"
+                    sum_2_0 = dot_at(pairs + 71, x, sum_2_0);
+#line 400 "templates/host/dots.h"
+                }
+#line 407 "templates/host/dots.h"
+                total_0 = mul_add(__builtin_convertvector(sum_0_0, vf),
+                                    repeat(w->unit[0]), repeat(w->rest[0]));
+#line 407 "templates/host/dots.h"
+                total_1 = mul_add(__builtin_convertvector(sum_1_0, vf),
+                                    repeat(w->unit[1]), repeat(w->rest[1]));
+#line 407 "templates/host/dots.h"
+                total_2 = mul_add(__builtin_convertvector(sum_2_0, vf),
+                                    repeat(w->unit[2]), repeat(w->rest[2]));
+#line 411 "templates/host/dots.h"
+            } while (at < end16);
+#line 413 "templates/host/dots.h"
+            store(sums + 0 * stride + lane, total_0);
+#line 413 "templates/host/dots.h"
+            store(sums + 1 * stride + lane, total_1);
+#line 413 "templates/host/dots.h"
+            store(sums + 2 * stride + lane, total_2);
+#line 415 "templates/host/dots.h"
+        }
+#line 417 "templates/host/dots.h"
+    }
+}
+
+#line 19 "templates/host/program.c"
 #line 1 "templates/host/transform_rows.c"
 // transform_rows.c -- rows into the basis of the keys' codec, or out of it.
 //
@@ -856,7 +1074,7 @@ static void k_transform_rows(const kvl__basis_args* a)
     for (int32_t head = 0; head < a->num_heads; ++head) k_transform(a->x + head * k_dim);
 }
 
-#line 13 "templates/host/program.c"
+#line 20 "templates/host/program.c"
 #line 1 "templates/host/encode_rows.c"
 // encode_rows.c -- rows of the window become codes of a page: transform, fit, round, pack.
 //
@@ -921,7 +1139,7 @@ static void k_encode_rows(const kvl__encode_args* a)
     }
 }
 
-#line 14 "templates/host/program.c"
+#line 21 "templates/host/program.c"
 #line 1 "templates/host/decode_rows.c"
 // decode_rows.c -- rows of a page as floats in the original basis, as codes, and their scales.
 
@@ -954,7 +1172,7 @@ static void k_decode_rows(const kvl__decode_args* a)
 #line 33 "templates/host/decode_rows.c"
 }
 
-#line 11 "templates/host/program.c"
+#line 13 "templates/host/program.c"
 #line 1 "templates/host/codec.h"
 // codec.h -- values at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
 //
@@ -967,34 +1185,26 @@ enum { v_dim = 64, v_lane_extent = 64 };
 enum { v_word_extent = 64, v_cell_bytes = 64 };
 enum { v_scales_at = 1024, v_zeros_at = 1152 };
 enum { v_page_bytes = 1280, v_group_size = 32 };
-enum { v_slots = 1 };
-
-// Weights of the words as a cell multiplies them.  Keys have a slot of 16 words for each group of
-// 16 channels, values one that is filled again for each tile.
-typedef struct v_folded {
-    float weights[num_heads][16 * v_slots];
-    float rest[num_heads][v_slots];
-} v_folded;
 
 INLINE const unsigned char* v_cell(const unsigned char* page, int lane16, int word16)
 {
-#line 26 "templates/host/codec.h"
+#line 18 "templates/host/codec.h"
     return page + (word16 * (v_dim / 16) + lane16) * (int64_t)v_cell_bytes;
-#line 28 "templates/host/codec.h"
+#line 20 "templates/host/codec.h"
 }
 
-#line 33 "templates/host/codec.h"
+#line 25 "templates/host/codec.h"
 // METADATA
 
 // Index of the scale of a word and a lane.
 INLINE int v_group(int word, int lane)
 {
-#line 39 "templates/host/codec.h"
+#line 31 "templates/host/codec.h"
     return lane / v_group_size * v_word_extent + word;
-#line 43 "templates/host/codec.h"
+#line 35 "templates/host/codec.h"
 }
 
-#line 46 "templates/host/codec.h"
+#line 38 "templates/host/codec.h"
 INLINE vf v_load_scale(const unsigned char* page, int group)
 {
     page += v_scales_at + group * (int64_t)1;
@@ -1004,14 +1214,14 @@ INLINE vf v_load_scale(const unsigned char* page, int group)
 INLINE vf v_load_offset(const unsigned char* page, int group, vf scale)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 56 "templates/host/codec.h"
+#line 48 "templates/host/codec.h"
     page += v_zeros_at + group * (int64_t)1;
     const vf zero = load_i8(page);
-#line 65 "templates/host/codec.h"
+#line 57 "templates/host/codec.h"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
-#line 46 "templates/host/codec.h"
+#line 38 "templates/host/codec.h"
 INLINE float v_read_scale(const unsigned char* page, int group)
 {
     page += v_scales_at + group * (int64_t)1;
@@ -1021,29 +1231,29 @@ INLINE float v_read_scale(const unsigned char* page, int group)
 INLINE float v_read_offset(const unsigned char* page, int group, float scale)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 56 "templates/host/codec.h"
+#line 48 "templates/host/codec.h"
     page += v_zeros_at + group * (int64_t)1;
     const float zero = read_i8(page);
-#line 65 "templates/host/codec.h"
+#line 57 "templates/host/codec.h"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
-#line 69 "templates/host/codec.h"
+#line 61 "templates/host/codec.h"
 // The numbers that turn a value into its code: round((x - offset) * inverse).
 typedef struct v_grid {
     float offset, inverse;
 } v_grid;
 
 // Fits a group and stores its scale and zero.
-#line 76 "templates/host/codec.h"
+#line 68 "templates/host/codec.h"
 static v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
-#line 80 "templates/host/codec.h"
+#line 72 "templates/host/codec.h"
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
     v_grid grid = { 0.0f, 0.0f };
     uint32_t scale_code;
     float scale;
-#line 86 "templates/host/codec.h"
+#line 78 "templates/host/codec.h"
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -1063,11 +1273,11 @@ static v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 96 "templates/host/codec.h"
+#line 88 "templates/host/codec.h"
     page[v_scales_at + group] = (unsigned char)scale_code;
-#line 96 "templates/host/codec.h"
+#line 88 "templates/host/codec.h"
     page[v_zeros_at + group] = (unsigned char)zero_code;
-#line 101 "templates/host/codec.h"
+#line 93 "templates/host/codec.h"
     return grid;
 }
 
@@ -1087,319 +1297,356 @@ static void v_round_row(const float* x, const float* offset, const float* invers
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
-#line 121 "templates/host/codec.h"
+#line 113 "templates/host/codec.h"
 
 // CODES
 
-// Codes of one row, q [dim], join the page; its bits are zero before.
+// Codes of one row, q [dim], take their place in the page, whatever bits were there.
 static void v_put_row(unsigned char* page, int row, const uint16_t* q)
 {
+    const int i = row % 16;
     for (int at = 0; at < v_dim / 16; ++at, q += 16) {
-#line 134 "templates/host/codec.h"
-        u16_at* words = (u16_at*)v_cell(page, at, row / 16);
-#line 136 "templates/host/codec.h"
+#line 138 "templates/host/codec.h"
+        u32_at* to = (u32_at*)v_cell(page, at, row / 16);
+#line 140 "templates/host/codec.h"
         {
             enum { each = 8, mask = 3 };
-            u16_at* to = words + 0 + row % 16 / each * 16;
-            const int left = row % each * 2;
-            for (int i = 0; i < 16; ++i)
-                to[i] = (uint16_t)(to[i] | (q[i] >> 0 & mask) << left);
+            u32_at* words = to + 0 + i / 2 / each * 16;
+            const int left = i % 2 * 16 + i / 2 % each * 2;
+#line 150 "templates/host/codec.h"
+            for (int lane = 0; lane < 16; ++lane)
+                words[lane] = (words[lane] & ~((uint32_t)mask << left))
+                              | ((uint32_t)q[lane] >> 0 & mask) << left;
+#line 154 "templates/host/codec.h"
         }
-#line 145 "templates/host/codec.h"
+#line 157 "templates/host/codec.h"
     }
 }
 
 INLINE uint32_t v_get_code(const unsigned char* page, int row, int channel)
 {
-#line 153 "templates/host/codec.h"
+#line 165 "templates/host/codec.h"
     const int lane = channel, word = row;
-#line 155 "templates/host/codec.h"
-    const unsigned char* cell = v_cell(page, lane / 16, word / 16) + lane % 16 * 2;
+#line 167 "templates/host/codec.h"
+    const unsigned char* cell = v_cell(page, lane / 16, word / 16);
     const int i = word % 16;
+#line 172 "templates/host/codec.h"
     uint32_t code = 0;
-#line 160 "templates/host/codec.h"
-    code |= (read_u16(cell + 0 + i / 8 * 32) >> i % 8 * 2
-             & 3u) << 0;
-#line 163 "templates/host/codec.h"
+#line 174 "templates/host/codec.h"
+    {
+        enum { each = 8, mask = 3 };
+        int bit = i % 2 * 16 + i / 2 % each * 2;
+#line 181 "templates/host/codec.h"
+        const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
+#line 183 "templates/host/codec.h"
+        code |= (*(const u32_at*)at >> bit & mask) << 0;
+    }
+#line 186 "templates/host/codec.h"
     return code;
+#line 188 "templates/host/codec.h"
 }
 
 // One value in the codec's basis.
 INLINE float v_read_value(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = v_get_code(page, row, channel);
-#line 171 "templates/host/codec.h"
+#line 195 "templates/host/codec.h"
     const int group = v_group(row, channel);
     const float scale = v_read_scale(page, group);
     return scale * (float)(int32_t)code + v_read_offset(page, group, scale);
-#line 177 "templates/host/codec.h"
+#line 201 "templates/host/codec.h"
 }
-
-// SUMS OF CELLS
 
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int v_fold_is_due(int lane16)
 {
-#line 185 "templates/host/codec.h"
+#line 207 "templates/host/codec.h"
     return lane16 * 16 % v_group_size == 0;
-#line 190 "templates/host/codec.h"
+#line 212 "templates/host/codec.h"
 }
 
-// Prepares a slot for the cells of word16.  weights [num_heads, stride] of its 16 words:
-#line 194 "templates/host/codec.h"
-//     sum w (scale code + offset) = sum (w scale) code + rest,   rest = sum w offset.
-#line 200 "templates/host/codec.h"
-static void v_fold(const unsigned char* page, int lane16, int word16, const float* weights,
-                   int stride, v_folded* to, int slot)
+#line 15 "templates/host/program.c"
+#line 1 "templates/host/dots.h"
+// dots.h -- sums of the values' codes times 16-bit weights, as integers.
+#line 8 "templates/host/dots.h"
+//
+// A weight w, a query's or a softmax's, times the scale of its word where lanes share one, becomes
+// a 16-bit number W in units of the greatest: w scale = unit W, |W| <= 32767.  Then
+//
+//     sum w (scale code + offset) = unit (sum W code) + rest,
+//     rest = sum w (offset + middle scale) - middle unit (sum W),
+//
+// where sum W code is exact: 256 words of 255 times 32767 stay below 2^31.  In effect W
+// multiplies code - middle, 1.5f, so that its rounding meets small numbers; the rest is
+// exact but for rounding of floats.
+//
+// Bound: a W is off by at most 3/2, since plain weight, ratio and product are rounded, a sum over
+// n words by unit 3/2 n 2^(bits - 1), and by about unit sqrt(n) 2^bits / 7 where errors are
+// independent.
+#line 27 "templates/host/dots.h"
+// Each unit is at most 1/4096 of the greatest weight times scale of the strip.
+#line 29 "templates/host/dots.h"
+//
+// A cell of 256 codes: 1 loads, 8 times 1 to 3 instructions
+// that unpack, and 8 multiply-adds for each head.
+
+enum { v_words = 64 };                  // room for them, a multiple of a vector of W
+
+// What cells are multiplied with: W, their unit, and what joins the sums.
+typedef struct v_list {
+    LINE int32_t pairs[num_heads][v_words / 2];    // W of words 2 i and 2 i + 1
+    LINE float   unit[num_heads];
+#line 45 "templates/host/dots.h"
+} v_list;
+
+typedef struct v_dots {
+    v_list main;
+#line 54 "templates/host/dots.h"
+    float plain_unit[num_heads];
+    LINE int32_t plain[num_heads][v_words / 2];    // W without this group's scales
+#line 61 "templates/host/dots.h"
+    LINE float rest[num_heads][2][lanes];
+#line 64 "templates/host/dots.h"
+} v_dots;
+
+#line 122 "templates/host/dots.h"
+// Loads scale and offset + middle scale of the words first_word ... in the group of lane16.
+INLINE void v_load_grids(const unsigned char* page, int lane16, int first_word, float* scale,
+                         float* offset)
 {
-#line 204 "templates/host/codec.h"
-    vf scale[16 / lanes], offset[16 / lanes];
-    for (int i = 0; i < 16 / lanes; ++i) {
-        const int group = v_group(word16 * 16 + i * lanes, lane16 * 16);
-        scale[i] = v_load_scale(page, group);
-        offset[i] = v_load_offset(page, group, scale[i]);
+    for (int i = 0; i < 64; i += lanes) {
+        const int group = v_group(first_word + i, lane16 * 16);
+        const vf one = v_load_scale(page, group);
+        store(scale + i, one);
+        store(offset + i, mul_add(one, repeat(1.5f), v_load_offset(page, group, one)));
     }
-#line 215 "templates/host/codec.h"
+    for (int i = 64; i < v_words; ++i) scale[i] = offset[i] = 0.0f;
+}
+
+#line 229 "templates/host/dots.h"
+// Before the first strip.
+INLINE void v_start_dots(v_dots* to)
+{
+    for (int i = 0; i < (int)(sizeof to->rest / sizeof(float)); i += lanes)
+        store(&to->rest[0][0][0] + i, repeat(0.0f));
+}
+
+INLINE void v_shrink_rest(v_dots* to, int head, float factor)
+{
+    for (int i = 0; i < 2; ++i)
+        store(to->rest[head][i], load(to->rest[head][i]) * factor);
+}
+
+// The rests join o [num_heads, dim] and begin again.  They are as large as what codes add to o and
+// have the other sign: before either is so large that floats lose the difference.
+static NOINLINE void v_add_rest(v_dots* from, float* o)
+{
     for (int head = 0; head < num_heads; ++head) {
-        vf rest = repeat(0.0f);
-        for (int i = 0; i < 16 / lanes; ++i) {
-            const vf w = load(weights + head * stride + i * lanes);
-#line 220 "templates/host/codec.h"
-            store(to->weights[head] + slot * 16 + i * lanes, w * scale[i]);
-            rest = mul_add(w, offset[i], rest);
-#line 226 "templates/host/codec.h"
+        for (int group = 0; group < 2; ++group) {
+            const vf rest = repeat(sum_lanes(load(from->rest[head][group])));
+            store(from->rest[head][group], repeat(0.0f));
+            for (int i = 0; i < 32; i += lanes, o += lanes)
+                store(o, load(o) + rest);
         }
-#line 228 "templates/host/codec.h"
-        to->rest[head][slot] = sum_lanes(rest);
-#line 232 "templates/host/codec.h"
     }
 }
 
-#line 266 "templates/host/codec.h"
-// sums [num_heads, stride] of the cell's 16 lanes grow by the sum over its words of weight * value.
-static void v_add_cell(const unsigned char* page, int lane16, int word16,
-                       const v_folded* folded, int slot, float* sums, int stride)
+// Weights [num_heads, words] of the rows of a strip, without scales.
+static NOINLINE void v_set_plain(const float* weights, v_dots* to)
 {
-    const unsigned char* cell = v_cell(page, lane16, word16);
-    for (int lane = 0; lane < 16; lane += lanes, cell += 2 * lanes) {
-#line 274 "templates/host/codec.h"
-        const vu word_0_0 = load_u16(cell + 0);
-#line 274 "templates/host/codec.h"
-        const vu word_0_1 = load_u16(cell + 32);
-#line 286 "templates/host/codec.h"
-        {
-            vf x;
-            const float* at;
-#line 291 "templates/host/codec.h"
-            vf sum_0 = repeat(folded->rest[0][slot]);
-#line 291 "templates/host/codec.h"
-            vf sum_1 = repeat(folded->rest[1][slot]);
-#line 291 "templates/host/codec.h"
-            vf sum_2 = repeat(folded->rest[2][slot]);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_0 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 0];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 0];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 0];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_0 >> 2 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 1];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 1];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 1];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_0 >> 4 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 2];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 2];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 2];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_0 >> 6 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 3];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 3];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 3];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_0 >> 8 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 4];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 4];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 4];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_0 >> 10 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 5];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 5];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 5];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_0 >> 12 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 6];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 6];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 6];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float(word_0_0 >> 14);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 7];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 7];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 7];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_1 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 8];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 8];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 8];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_1 >> 2 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 9];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 9];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 9];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_1 >> 4 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 10];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 10];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 10];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_1 >> 6 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 11];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 11];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 11];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_1 >> 8 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 12];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 12];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 12];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_1 >> 10 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 13];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 13];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 13];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float((word_0_1 >> 12 & 3));
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 14];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 14];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 14];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 300 "templates/host/codec.h"
-            x = to_float(word_0_1 >> 14);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[0][slot * 16 + 15];
-            sum_0 = mul_add_at(at, x, sum_0);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[1][slot * 16 + 15];
-            sum_1 = mul_add_at(at, x, sum_1);
-#line 316 "templates/host/codec.h"
-            at = &folded->weights[2][slot * 16 + 15];
-            sum_2 = mul_add_at(at, x, sum_2);
-#line 321 "templates/host/codec.h"
-            {
-                float* sum = sums + 0 * stride + lane;
-#line 327 "templates/host/codec.h"
-                store(sum, load(sum) + sum_0);
-#line 329 "templates/host/codec.h"
-            }
-#line 321 "templates/host/codec.h"
-            {
-                float* sum = sums + 1 * stride + lane;
-#line 327 "templates/host/codec.h"
-                store(sum, load(sum) + sum_1);
-#line 329 "templates/host/codec.h"
-            }
-#line 321 "templates/host/codec.h"
-            {
-                float* sum = sums + 2 * stride + lane;
-#line 327 "templates/host/codec.h"
-                store(sum, load(sum) + sum_2);
-#line 329 "templates/host/codec.h"
-            }
-#line 331 "templates/host/codec.h"
+    for (int head = 0; head < num_heads; ++head)
+        to->plain_unit[head] = round_list(weights + head * v_words, v_words,
+                                          to->plain[head]);
+}
+
+// A head's weights [words] times scales, rounded afterwards: nothing is lost.
+static NOINLINE void v_round_scaled(const float* weights, const float* scale, v_dots* to,
+                                    int head)
+{
+    LINE float list[v_words];
+    for (int i = 0; i < v_words; i += lanes)
+        store(list + i, load(weights + i) * load(scale + i));
+    to->main.unit[head] = round_list(list, v_words, to->main.pairs[head]);
+}
+
+// What is stored for rows outside [first, end), which are not visible, may be no number.
+static NOINLINE void v_hide_grids(int first, int end, float* scale, float* offset)
+{
+    for (int i = 0; i < 64; ++i)
+        if (i < first || i >= end) scale[i] = offset[i] = 0.0f;
+}
+
+// Weights [num_heads, words] of the rows first_word ... of which [first, end) are visible, times
+// their scales in lane16's group.  Where the greatest product has lost three bits or more, it is
+// rounded again.
+static NOINLINE void v_fold_dots(const unsigned char* page, int lane16, int first_word,
+                                 int first, int end, const float* weights, v_dots* to)
+{
+    enum { num_vectors = v_words / (2 * lanes) };
+    LINE float scale[v_words], offset[v_words];
+    vi ratio[num_vectors];
+    vf top = repeat(0.0f);
+    v_load_grids(page, lane16, first_word, scale, offset);
+    if (end - first < 64) v_hide_grids(first, end, scale, offset);
+    for (int i = 0; i < v_words; i += lanes) top = greater(absolute_of(load(scale + i)), top);
+    const float max = greatest_lane(top), unit = max * (32768.0f / 32767.0f);
+    const vf inverse = repeat(max > 0.0f ? 32767.0f / max : 0.0f);
+    for (int i = 0; i < num_vectors; ++i)
+        ratio[i] = round_pair(load(scale + i * 2 * lanes), load(scale + (i * 2 + 1) * lanes),
+                              inverse);
+    for (int head = 0; head < num_heads; ++head, weights += v_words) {
+        float* rest_at = to->rest[head][lane16 * 16 / 32];
+        vf rest = load(rest_at), more = repeat(0.0f);
+        vi bits = { 0 }, sum = { 0 };
+        for (int i = 0; i < num_vectors; ++i) {
+            const vi w = times_ratio(load_pairs(to->plain[head] + i * lanes), ratio[i]);
+            store_pairs(to->main.pairs[head] + i * lanes, w);
+            bits |= w;
+            sum = add_pairs(w, sum);
+            const float* at = weights + i * 2 * lanes;
+            rest = mul_add(load(offset + i * 2 * lanes), load(at), rest);
+            more = mul_add(load(offset + (i * 2 + 1) * lanes), load(at + lanes), more);
         }
-#line 333 "templates/host/codec.h"
+        to->main.unit[head] = to->plain_unit[head] * unit;
+        if (!any_bit(bits & 0x70007000)) {
+            v_round_scaled(weights, scale, to, head);
+            sum = (vi){ 0 };
+            for (int i = 0; i < num_vectors; ++i)
+                sum = add_pairs(load_pairs(to->main.pairs[head] + i * lanes), sum);
+        }
+        const vf wholes = __builtin_convertvector(sum, vf);
+        store(rest_at, mul_add(wholes, repeat(to->main.unit[head] * -1.5f), rest + more));
+    }
+}
+#line 325 "templates/host/dots.h"
+
+#line 355 "templates/host/dots.h"
+
+// The cells [word16, end16) of lane16, times W that begin with cell first_cell: their sums
+#line 360 "templates/host/dots.h"
+// join sums [num_heads, stride].
+#line 362 "templates/host/dots.h"
+static NOINLINE void v_dot_cells(const unsigned char* page, int lane16, int word16, int end16,
+                                 int first_cell, const v_list* w, float* sums, int stride)
+{
+    for (int lane = 0; lane < 16; lane += lanes) {
+#line 367 "templates/host/dots.h"
+        {
+            int at = word16;
+#line 371 "templates/host/dots.h"
+            vf total_0 = load(sums + 0 * stride + lane);
+#line 371 "templates/host/dots.h"
+            vf total_1 = load(sums + 1 * stride + lane);
+#line 371 "templates/host/dots.h"
+            vf total_2 = load(sums + 2 * stride + lane);
+#line 373 "templates/host/dots.h"
+            do {
+#line 381 "templates/host/dots.h"
+                const int stop = end16;
+#line 384 "templates/host/dots.h"
+                vi sum_0_0 = { 0 };
+#line 384 "templates/host/dots.h"
+                vi sum_1_0 = { 0 };
+#line 384 "templates/host/dots.h"
+                vi sum_2_0 = { 0 };
+#line 386 "templates/host/dots.h"
+                for (; at < stop; ++at) {
+                    const unsigned char* cell = v_cell(page, lane16, at);
+                    const int32_t* pairs = w->pairs[0] + (at - first_cell) * 8;
+#line 390 "templates/host/dots.h"
+                    const vp word_0_0 = (vp)load_u32(cell + 0 + lane * 4);
+#line 392 "templates/host/dots.h"
+                    vp x;
+#line 394 "templates/host/dots.h"
+                    x = (word_0_0 & 3);
+#line 397 "templates/host/dots.h"
+                    sum_0_0 = dot_at(pairs + 0, x, sum_0_0);
+#line 397 "templates/host/dots.h"
+                    sum_1_0 = dot_at(pairs + 32, x, sum_1_0);
+#line 397 "templates/host/dots.h"
+                    sum_2_0 = dot_at(pairs + 64, x, sum_2_0);
+#line 394 "templates/host/dots.h"
+                    x = (word_0_0 >> 2 & 3);
+#line 397 "templates/host/dots.h"
+                    sum_0_0 = dot_at(pairs + 1, x, sum_0_0);
+#line 397 "templates/host/dots.h"
+                    sum_1_0 = dot_at(pairs + 33, x, sum_1_0);
+#line 397 "templates/host/dots.h"
+                    sum_2_0 = dot_at(pairs + 65, x, sum_2_0);
+#line 394 "templates/host/dots.h"
+                    x = (word_0_0 >> 4 & 3);
+#line 397 "templates/host/dots.h"
+                    sum_0_0 = dot_at(pairs + 2, x, sum_0_0);
+#line 397 "templates/host/dots.h"
+                    sum_1_0 = dot_at(pairs + 34, x, sum_1_0);
+#line 397 "templates/host/dots.h"
+                    sum_2_0 = dot_at(pairs + 66, x, sum_2_0);
+#line 394 "templates/host/dots.h"
+                    x = (word_0_0 >> 6 & 3);
+#line 397 "templates/host/dots.h"
+                    sum_0_0 = dot_at(pairs + 3, x, sum_0_0);
+#line 397 "templates/host/dots.h"
+                    sum_1_0 = dot_at(pairs + 35, x, sum_1_0);
+#line 397 "templates/host/dots.h"
+                    sum_2_0 = dot_at(pairs + 67, x, sum_2_0);
+#line 394 "templates/host/dots.h"
+                    x = (word_0_0 >> 8 & 3);
+#line 397 "templates/host/dots.h"
+                    sum_0_0 = dot_at(pairs + 4, x, sum_0_0);
+#line 397 "templates/host/dots.h"
+                    sum_1_0 = dot_at(pairs + 36, x, sum_1_0);
+#line 397 "templates/host/dots.h"
+                    sum_2_0 = dot_at(pairs + 68, x, sum_2_0);
+#line 394 "templates/host/dots.h"
+                    x = (word_0_0 >> 10 & 3);
+#line 397 "templates/host/dots.h"
+                    sum_0_0 = dot_at(pairs + 5, x, sum_0_0);
+#line 397 "templates/host/dots.h"
+                    sum_1_0 = dot_at(pairs + 37, x, sum_1_0);
+#line 397 "templates/host/dots.h"
+                    sum_2_0 = dot_at(pairs + 69, x, sum_2_0);
+#line 394 "templates/host/dots.h"
+                    x = (word_0_0 >> 12 & 3);
+#line 397 "templates/host/dots.h"
+                    sum_0_0 = dot_at(pairs + 6, x, sum_0_0);
+#line 397 "templates/host/dots.h"
+                    sum_1_0 = dot_at(pairs + 38, x, sum_1_0);
+#line 397 "templates/host/dots.h"
+                    sum_2_0 = dot_at(pairs + 70, x, sum_2_0);
+#line 394 "templates/host/dots.h"
+                    x = word_0_0 >> 14;
+#line 397 "templates/host/dots.h"
+                    sum_0_0 = dot_at(pairs + 7, x, sum_0_0);
+#line 397 "templates/host/dots.h"
+                    sum_1_0 = dot_at(pairs + 39, x, sum_1_0);
+#line 397 "templates/host/dots.h"
+                    sum_2_0 = dot_at(pairs + 71, x, sum_2_0);
+#line 400 "templates/host/dots.h"
+                }
+#line 407 "templates/host/dots.h"
+                total_0 = mul_add(__builtin_convertvector(sum_0_0, vf),
+                                    repeat(w->unit[0]), total_0);
+#line 407 "templates/host/dots.h"
+                total_1 = mul_add(__builtin_convertvector(sum_1_0, vf),
+                                    repeat(w->unit[1]), total_1);
+#line 407 "templates/host/dots.h"
+                total_2 = mul_add(__builtin_convertvector(sum_2_0, vf),
+                                    repeat(w->unit[2]), total_2);
+#line 411 "templates/host/dots.h"
+            } while (at < end16);
+#line 413 "templates/host/dots.h"
+            store(sums + 0 * stride + lane, total_0);
+#line 413 "templates/host/dots.h"
+            store(sums + 1 * stride + lane, total_1);
+#line 413 "templates/host/dots.h"
+            store(sums + 2 * stride + lane, total_2);
+#line 415 "templates/host/dots.h"
+        }
+#line 417 "templates/host/dots.h"
     }
 }
 
-#line 12 "templates/host/program.c"
+#line 19 "templates/host/program.c"
 #line 1 "templates/host/transform_rows.c"
 // transform_rows.c -- rows into the basis of the values' codec, or out of it.
 //
@@ -1414,7 +1661,7 @@ static void v_transform_rows(const kvl__basis_args* a)
     for (int32_t head = 0; head < a->num_heads; ++head) v_transform(a->x + head * v_dim);
 }
 
-#line 13 "templates/host/program.c"
+#line 20 "templates/host/program.c"
 #line 1 "templates/host/encode_rows.c"
 // encode_rows.c -- rows of the window become codes of a page: transform, fit, round, pack.
 //
@@ -1493,7 +1740,7 @@ static void v_encode_rows(const kvl__encode_args* a)
     }
 }
 
-#line 14 "templates/host/program.c"
+#line 21 "templates/host/program.c"
 #line 1 "templates/host/decode_rows.c"
 // decode_rows.c -- rows of a page as floats in the original basis, as codes, and their scales.
 
@@ -1526,87 +1773,249 @@ static void v_decode_rows(const kvl__decode_args* a)
 #line 33 "templates/host/decode_rows.c"
 }
 
-#line 17 "templates/host/program.c"
+#line 24 "templates/host/program.c"
 #line 1 "templates/host/attend_windows.c"
 // attend_windows.c -- attention of num_heads queries over two stretches of 16-bit rows.
 //
-// A row is read once for all heads: 2 (head_dim_k + head_dim_v) bytes, num_heads (head_dim_k +
-// head_dim_v) multiply-adds.  Rows are in the original basis, and so is the output.
+// Rows are in the original basis, and so is the output.  A row is read once for the heads of a
+// tile: 2 (head_dim_k + head_dim_v) bytes, and as many multiply-adds a head as it has channels.
+// Scores are made of four rows at a time, whose products are summed across lanes together; outputs
+// of as many vectors of channels as stay in registers.
 
-// scores [num_heads, window_rows] of rows k [num_rows, head_dim_k].
-static void score_rows(const float* q, const uint16_t* k, int num_rows, float* scores)
+#line 9 "templates/host/attend_windows.c"
+// scores [num_heads, window_rows] of rows k [num_rows, head_dim_k].  The last row is repeated where
+// four are not left.
+static NOINLINE void score_rows(const float* q, const uint16_t* k, int num_rows, float* scores)
 {
-    for (int row = 0; row < num_rows; ++row, k += head_dim_k) {
-#line 11 "templates/host/attend_windows.c"
-        {
-#line 13 "templates/host/attend_windows.c"
-            vf sum_0 = repeat(0.0f);
-#line 13 "templates/host/attend_windows.c"
-            vf sum_1 = repeat(0.0f);
-#line 13 "templates/host/attend_windows.c"
-            vf sum_2 = repeat(0.0f);
-#line 15 "templates/host/attend_windows.c"
-            for (int i = 0; i < head_dim_k; i += lanes) {
-                const vf x = load_f16((const unsigned char*)(k + i));
-#line 18 "templates/host/attend_windows.c"
-                sum_0 = mul_add(load(q + 0 * head_dim_k + i), x, sum_0);
-#line 18 "templates/host/attend_windows.c"
-                sum_1 = mul_add(load(q + 1 * head_dim_k + i), x, sum_1);
-#line 18 "templates/host/attend_windows.c"
-                sum_2 = mul_add(load(q + 2 * head_dim_k + i), x, sum_2);
-#line 20 "templates/host/attend_windows.c"
-            }
-#line 22 "templates/host/attend_windows.c"
-            scores[0 * window_rows + row] = sum_lanes(sum_0);
-#line 22 "templates/host/attend_windows.c"
-            scores[1 * window_rows + row] = sum_lanes(sum_1);
-#line 22 "templates/host/attend_windows.c"
-            scores[2 * window_rows + row] = sum_lanes(sum_2);
-#line 24 "templates/host/attend_windows.c"
+    for (int row = 0; row < num_rows; row += 4) {
+        const unsigned char* rows[4];
+        for (int i = 0; i < 4; ++i) {
+            const int from = row + i < num_rows ? row + i : num_rows - 1;
+            rows[i] = (const unsigned char*)(k + from * head_dim_k);
         }
+#line 20 "templates/host/attend_windows.c"
+        {
+#line 23 "templates/host/attend_windows.c"
+            vf sum_0_0 = repeat(0.0f);
+#line 23 "templates/host/attend_windows.c"
+            vf sum_0_1 = repeat(0.0f);
+#line 23 "templates/host/attend_windows.c"
+            vf sum_0_2 = repeat(0.0f);
+#line 23 "templates/host/attend_windows.c"
+            vf sum_0_3 = repeat(0.0f);
 #line 26 "templates/host/attend_windows.c"
+            for (int i = 0; i < head_dim_k; i += lanes) {
+#line 28 "templates/host/attend_windows.c"
+                const vf x_0 = load_f16(rows[0] + 2 * i);
+#line 28 "templates/host/attend_windows.c"
+                const vf x_1 = load_f16(rows[1] + 2 * i);
+#line 28 "templates/host/attend_windows.c"
+                const vf x_2 = load_f16(rows[2] + 2 * i);
+#line 28 "templates/host/attend_windows.c"
+                const vf x_3 = load_f16(rows[3] + 2 * i);
+#line 31 "templates/host/attend_windows.c"
+                const vf q_0 = load(q + 0 * head_dim_k + i);
+#line 34 "templates/host/attend_windows.c"
+                sum_0_0 = mul_add(q_0, x_0, sum_0_0);
+#line 34 "templates/host/attend_windows.c"
+                sum_0_1 = mul_add(q_0, x_1, sum_0_1);
+#line 34 "templates/host/attend_windows.c"
+                sum_0_2 = mul_add(q_0, x_2, sum_0_2);
+#line 34 "templates/host/attend_windows.c"
+                sum_0_3 = mul_add(q_0, x_3, sum_0_3);
+#line 37 "templates/host/attend_windows.c"
+            }
+#line 40 "templates/host/attend_windows.c"
+            store_sums(scores + 0 * window_rows + row, sum_0_0, sum_0_1,
+                       sum_0_2, sum_0_3);
+#line 43 "templates/host/attend_windows.c"
+        }
+#line 20 "templates/host/attend_windows.c"
+        {
+#line 23 "templates/host/attend_windows.c"
+            vf sum_1_0 = repeat(0.0f);
+#line 23 "templates/host/attend_windows.c"
+            vf sum_1_1 = repeat(0.0f);
+#line 23 "templates/host/attend_windows.c"
+            vf sum_1_2 = repeat(0.0f);
+#line 23 "templates/host/attend_windows.c"
+            vf sum_1_3 = repeat(0.0f);
+#line 23 "templates/host/attend_windows.c"
+            vf sum_2_0 = repeat(0.0f);
+#line 23 "templates/host/attend_windows.c"
+            vf sum_2_1 = repeat(0.0f);
+#line 23 "templates/host/attend_windows.c"
+            vf sum_2_2 = repeat(0.0f);
+#line 23 "templates/host/attend_windows.c"
+            vf sum_2_3 = repeat(0.0f);
+#line 26 "templates/host/attend_windows.c"
+            for (int i = 0; i < head_dim_k; i += lanes) {
+#line 28 "templates/host/attend_windows.c"
+                const vf x_0 = load_f16(rows[0] + 2 * i);
+#line 28 "templates/host/attend_windows.c"
+                const vf x_1 = load_f16(rows[1] + 2 * i);
+#line 28 "templates/host/attend_windows.c"
+                const vf x_2 = load_f16(rows[2] + 2 * i);
+#line 28 "templates/host/attend_windows.c"
+                const vf x_3 = load_f16(rows[3] + 2 * i);
+#line 31 "templates/host/attend_windows.c"
+                const vf q_1 = load(q + 1 * head_dim_k + i);
+#line 34 "templates/host/attend_windows.c"
+                sum_1_0 = mul_add(q_1, x_0, sum_1_0);
+#line 34 "templates/host/attend_windows.c"
+                sum_1_1 = mul_add(q_1, x_1, sum_1_1);
+#line 34 "templates/host/attend_windows.c"
+                sum_1_2 = mul_add(q_1, x_2, sum_1_2);
+#line 34 "templates/host/attend_windows.c"
+                sum_1_3 = mul_add(q_1, x_3, sum_1_3);
+#line 31 "templates/host/attend_windows.c"
+                const vf q_2 = load(q + 2 * head_dim_k + i);
+#line 34 "templates/host/attend_windows.c"
+                sum_2_0 = mul_add(q_2, x_0, sum_2_0);
+#line 34 "templates/host/attend_windows.c"
+                sum_2_1 = mul_add(q_2, x_1, sum_2_1);
+#line 34 "templates/host/attend_windows.c"
+                sum_2_2 = mul_add(q_2, x_2, sum_2_2);
+#line 34 "templates/host/attend_windows.c"
+                sum_2_3 = mul_add(q_2, x_3, sum_2_3);
+#line 37 "templates/host/attend_windows.c"
+            }
+#line 40 "templates/host/attend_windows.c"
+            store_sums(scores + 1 * window_rows + row, sum_1_0, sum_1_1,
+                       sum_1_2, sum_1_3);
+#line 40 "templates/host/attend_windows.c"
+            store_sums(scores + 2 * window_rows + row, sum_2_0, sum_2_1,
+                       sum_2_2, sum_2_3);
+#line 43 "templates/host/attend_windows.c"
+        }
+#line 45 "templates/host/attend_windows.c"
     }
 }
 
 // o [num_heads, head_dim_v] grows by rows v [num_rows, head_dim_v] times weights [., window_rows].
-static void add_rows(const float* weights, const uint16_t* v, int num_rows, float* o)
+static NOINLINE void add_rows(const float* weights, const uint16_t* v, int num_rows, float* o)
 {
-    for (int i = 0; i < head_dim_v; i += lanes, o += lanes) {
-#line 34 "templates/host/attend_windows.c"
+    enum { step = 4 * lanes };
+    for (int i = 0; i < head_dim_v; i += step, o += step) {
+#line 54 "templates/host/attend_windows.c"
         {
-#line 36 "templates/host/attend_windows.c"
-            vf sum_0 = load(o + 0 * head_dim_v);
-#line 36 "templates/host/attend_windows.c"
-            vf sum_1 = load(o + 1 * head_dim_v);
-#line 36 "templates/host/attend_windows.c"
-            vf sum_2 = load(o + 2 * head_dim_v);
-#line 38 "templates/host/attend_windows.c"
-            for (int row = 0; row < num_rows; ++row) {
-                const uint16_t* from = v + row * head_dim_v + i;
-                const vf x = load_f16((const unsigned char*)from);
-#line 42 "templates/host/attend_windows.c"
-                sum_0 = mul_add_at(weights + 0 * window_rows + row, x, sum_0);
-#line 42 "templates/host/attend_windows.c"
-                sum_1 = mul_add_at(weights + 1 * window_rows + row, x, sum_1);
-#line 42 "templates/host/attend_windows.c"
-                sum_2 = mul_add_at(weights + 2 * window_rows + row, x, sum_2);
-#line 44 "templates/host/attend_windows.c"
+#line 57 "templates/host/attend_windows.c"
+            vf sum_0_0 = load(o + 0 * head_dim_v + 0 * lanes);
+#line 57 "templates/host/attend_windows.c"
+            vf sum_0_1 = load(o + 0 * head_dim_v + 1 * lanes);
+#line 57 "templates/host/attend_windows.c"
+            vf sum_0_2 = load(o + 0 * head_dim_v + 2 * lanes);
+#line 57 "templates/host/attend_windows.c"
+            vf sum_0_3 = load(o + 0 * head_dim_v + 3 * lanes);
+#line 60 "templates/host/attend_windows.c"
+            const unsigned char* from = (const unsigned char*)(v + i);
+            for (int row = 0; row < num_rows; ++row, from += 2 * head_dim_v) {
+#line 63 "templates/host/attend_windows.c"
+                const vf x_0 = load_f16(from + 0 * lanes);
+#line 63 "templates/host/attend_windows.c"
+                const vf x_1 = load_f16(from + 2 * lanes);
+#line 63 "templates/host/attend_windows.c"
+                const vf x_2 = load_f16(from + 4 * lanes);
+#line 63 "templates/host/attend_windows.c"
+                const vf x_3 = load_f16(from + 6 * lanes);
+#line 66 "templates/host/attend_windows.c"
+                const float* w_0 = weights + 0 * window_rows + row;
+#line 69 "templates/host/attend_windows.c"
+                sum_0_0 = mul_add_at(w_0, x_0, sum_0_0);
+#line 69 "templates/host/attend_windows.c"
+                sum_0_1 = mul_add_at(w_0, x_1, sum_0_1);
+#line 69 "templates/host/attend_windows.c"
+                sum_0_2 = mul_add_at(w_0, x_2, sum_0_2);
+#line 69 "templates/host/attend_windows.c"
+                sum_0_3 = mul_add_at(w_0, x_3, sum_0_3);
+#line 72 "templates/host/attend_windows.c"
             }
-#line 46 "templates/host/attend_windows.c"
-            store(o + 0 * head_dim_v, sum_0);
-#line 46 "templates/host/attend_windows.c"
-            store(o + 1 * head_dim_v, sum_1);
-#line 46 "templates/host/attend_windows.c"
-            store(o + 2 * head_dim_v, sum_2);
-#line 48 "templates/host/attend_windows.c"
+#line 75 "templates/host/attend_windows.c"
+            store(o + 0 * head_dim_v + 0 * lanes, sum_0_0);
+#line 75 "templates/host/attend_windows.c"
+            store(o + 0 * head_dim_v + 1 * lanes, sum_0_1);
+#line 75 "templates/host/attend_windows.c"
+            store(o + 0 * head_dim_v + 2 * lanes, sum_0_2);
+#line 75 "templates/host/attend_windows.c"
+            store(o + 0 * head_dim_v + 3 * lanes, sum_0_3);
+#line 78 "templates/host/attend_windows.c"
         }
-#line 50 "templates/host/attend_windows.c"
+#line 54 "templates/host/attend_windows.c"
+        {
+#line 57 "templates/host/attend_windows.c"
+            vf sum_1_0 = load(o + 1 * head_dim_v + 0 * lanes);
+#line 57 "templates/host/attend_windows.c"
+            vf sum_1_1 = load(o + 1 * head_dim_v + 1 * lanes);
+#line 57 "templates/host/attend_windows.c"
+            vf sum_1_2 = load(o + 1 * head_dim_v + 2 * lanes);
+#line 57 "templates/host/attend_windows.c"
+            vf sum_1_3 = load(o + 1 * head_dim_v + 3 * lanes);
+#line 57 "templates/host/attend_windows.c"
+            vf sum_2_0 = load(o + 2 * head_dim_v + 0 * lanes);
+#line 57 "templates/host/attend_windows.c"
+            vf sum_2_1 = load(o + 2 * head_dim_v + 1 * lanes);
+#line 57 "templates/host/attend_windows.c"
+            vf sum_2_2 = load(o + 2 * head_dim_v + 2 * lanes);
+#line 57 "templates/host/attend_windows.c"
+            vf sum_2_3 = load(o + 2 * head_dim_v + 3 * lanes);
+#line 60 "templates/host/attend_windows.c"
+            const unsigned char* from = (const unsigned char*)(v + i);
+            for (int row = 0; row < num_rows; ++row, from += 2 * head_dim_v) {
+#line 63 "templates/host/attend_windows.c"
+                const vf x_0 = load_f16(from + 0 * lanes);
+#line 63 "templates/host/attend_windows.c"
+                const vf x_1 = load_f16(from + 2 * lanes);
+#line 63 "templates/host/attend_windows.c"
+                const vf x_2 = load_f16(from + 4 * lanes);
+#line 63 "templates/host/attend_windows.c"
+                const vf x_3 = load_f16(from + 6 * lanes);
+#line 66 "templates/host/attend_windows.c"
+                const float* w_1 = weights + 1 * window_rows + row;
+#line 69 "templates/host/attend_windows.c"
+                sum_1_0 = mul_add_at(w_1, x_0, sum_1_0);
+#line 69 "templates/host/attend_windows.c"
+                sum_1_1 = mul_add_at(w_1, x_1, sum_1_1);
+#line 69 "templates/host/attend_windows.c"
+                sum_1_2 = mul_add_at(w_1, x_2, sum_1_2);
+#line 69 "templates/host/attend_windows.c"
+                sum_1_3 = mul_add_at(w_1, x_3, sum_1_3);
+#line 66 "templates/host/attend_windows.c"
+                const float* w_2 = weights + 2 * window_rows + row;
+#line 69 "templates/host/attend_windows.c"
+                sum_2_0 = mul_add_at(w_2, x_0, sum_2_0);
+#line 69 "templates/host/attend_windows.c"
+                sum_2_1 = mul_add_at(w_2, x_1, sum_2_1);
+#line 69 "templates/host/attend_windows.c"
+                sum_2_2 = mul_add_at(w_2, x_2, sum_2_2);
+#line 69 "templates/host/attend_windows.c"
+                sum_2_3 = mul_add_at(w_2, x_3, sum_2_3);
+#line 72 "templates/host/attend_windows.c"
+            }
+#line 75 "templates/host/attend_windows.c"
+            store(o + 1 * head_dim_v + 0 * lanes, sum_1_0);
+#line 75 "templates/host/attend_windows.c"
+            store(o + 1 * head_dim_v + 1 * lanes, sum_1_1);
+#line 75 "templates/host/attend_windows.c"
+            store(o + 1 * head_dim_v + 2 * lanes, sum_1_2);
+#line 75 "templates/host/attend_windows.c"
+            store(o + 1 * head_dim_v + 3 * lanes, sum_1_3);
+#line 75 "templates/host/attend_windows.c"
+            store(o + 2 * head_dim_v + 0 * lanes, sum_2_0);
+#line 75 "templates/host/attend_windows.c"
+            store(o + 2 * head_dim_v + 1 * lanes, sum_2_1);
+#line 75 "templates/host/attend_windows.c"
+            store(o + 2 * head_dim_v + 2 * lanes, sum_2_2);
+#line 75 "templates/host/attend_windows.c"
+            store(o + 2 * head_dim_v + 3 * lanes, sum_2_3);
+#line 78 "templates/host/attend_windows.c"
+        }
+#line 80 "templates/host/attend_windows.c"
     }
 }
 
 static void attend_windows(const kvl__attend_args* a)
 {
-    float scores[num_heads * window_rows];
+    LINE float scores[num_heads * window_rows] = { 0 };
     softmax state;
     softmax_start(&state, a->o);
     for (int w = 0; w < 2; ++w) {
@@ -1614,12 +2023,10 @@ static void attend_windows(const kvl__attend_args* a)
         for (int64_t first = 0; first < window->num_rows; first += window_rows) {
             const int64_t left = window->num_rows - first;
             const int num_rows = left < window_rows ? (int)left : window_rows;
-            const int end = (num_rows + 15) / 16 * 16;
-            for (int i = num_rows; i < end; ++i)
-                for (int head = 0; head < num_heads; ++head) scores[head * window_rows + i] = 0.0f;
+            const int count = (num_rows + 15) / 16 * 16;
             score_rows(a->q, window->k + first * head_dim_k, num_rows, scores);
             for (int head = 0; head < num_heads; ++head)
-                softmax_add(&state, head, scores + head * window_rows, end, 0, num_rows,
+                softmax_add(&state, head, scores + head * window_rows, count, 0, num_rows,
                             a->soft_cap, a->o + head * head_dim_v);
             add_rows(scores, window->v + first * head_dim_v, num_rows, a->o);
         }
@@ -1627,95 +2034,128 @@ static void attend_windows(const kvl__attend_args* a)
     softmax_finish(&state, a->o, a->lse);
 }
 
-#line 18 "templates/host/program.c"
+#line 25 "templates/host/program.c"
 #line 1 "templates/host/attend_pages.c"
 // attend_pages.c -- attention of num_heads queries over rows of pages, on the codes.
 //
 // A strip of a page at a time: its keys are scored tile by tile, the scores become weights, and its
 // values are added.  Each cell is read and unpacked once for all heads; o is in the value codec's
-// basis.
+// basis.  While a tile is worked on, the same part of the next page comes into the caches.
 
+#line 8 "templates/host/attend_pages.c"
 // One thread's memory of a call.
 typedef struct workspace {
-    float    scores[num_heads][strip_rows];
-    k_folded k;
-    v_folded v;
+    LINE float scores[num_heads][strip_words];
+#line 12 "templates/host/attend_pages.c"
+    k_dots k;
+#line 12 "templates/host/attend_pages.c"
+    v_dots v;
+#line 14 "templates/host/attend_pages.c"
 } workspace;
 
-// Scores of tiles [first, end) of a page's keys; tile `first` begins the strip.
-static void score_tiles(const float* q, const unsigned char* keys, int first, int end, workspace* w)
+// Part `i` of `parts` of `bytes` bytes of the next page.
+INLINE void fetch_part(const unsigned char* next, int64_t bytes, int i, int parts)
 {
-    for (int tile = first; tile < end; ++tile) {
-        if (tile == first || k_fold_is_due(tile))
-            for (int at = 0; at < k_slots; ++at)
-                k_fold(keys, tile, at, q + at * 16, head_dim_k, &w->k, at);
-        float* scores = &w->scores[0][(tile - first) * 16];
-        for (int head = 0; head < num_heads; ++head)
-            for (int i = 0; i < 16; i += lanes) store(scores + head * strip_rows + i, repeat(0.0f));
-        for (int at = 0; at < head_dim_k / 16; ++at)
-            k_add_cell(keys, tile, at, &w->k, at, scores, strip_rows);
-    }
+    const int64_t end = bytes * (i + 1) / parts;
+    for (int64_t at = bytes * i / parts; at < end; at += 64) __builtin_prefetch(next + at);
 }
 
-// A whole tile's values, times weights [num_heads, strip_rows], join o [num_heads, head_dim_v].
-static void add_tile(const unsigned char* values, int tile, const float* weights, v_folded* folded,
-                     float* o)
+#line 24 "templates/host/attend_pages.c"
+// What the 16-bit queries left joins a tile's scores.
+static NOINLINE void add_fine(const unsigned char* keys, int tile, const workspace* w,
+                              float* scores)
 {
-    for (int at = 0; at < head_dim_v / 16; ++at) {
-        if (at == 0 || v_fold_is_due(at)) v_fold(values, at, tile, weights, strip_rows, folded, 0);
-        v_add_cell(values, at, tile, folded, 0, o + at * 16, head_dim_v);
-    }
-}
-
-// One row's values join o.  Rows of a tile that are not visible are not read: whatever their memory
-// holds, it may decode to no number.
-static void add_row(const unsigned char* values, int row, const float* weights, float* o)
-{
-    for (int i = 0; i < head_dim_v; ++i) {
-        const float x = v_read_value(values, row, i);
-        for (int head = 0; head < num_heads; ++head)
-            o[head * head_dim_v + i] += weights[head * strip_rows] * x;
-    }
-}
-
-// Rows [first, end) of one page, at most strip_rows from the tile of the first.
-static void attend_strip(const kvl__attend_args* a, const unsigned char* page, int first, int end,
-                         softmax* state, workspace* w)
-{
-    const unsigned char* values = page + a->v_offset;
-    const int first_tile = first / 16, end_tile = (end + 15) / 16, base = first_tile * 16;
-    score_tiles(a->q, page + a->k_offset, first_tile, end_tile, w);
+    LINE float fine[num_heads][16];
+    k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, &w->k.fine, fine[0], 16);
     for (int head = 0; head < num_heads; ++head)
-        softmax_add(state, head, w->scores[head], end_tile * 16 - base, first - base, end - base,
-                    a->soft_cap, a->o + head * head_dim_v);
-    for (int tile = first_tile; tile < end_tile; ++tile) {
-        const int row = tile * 16;
-        if (row >= first && row + 16 <= end) {
-            add_tile(values, tile, &w->scores[0][row - base], &w->v, a->o);
-            continue;
-        }
-        for (int i = row; i < row + 16; ++i)
-            if (i >= first && i < end) add_row(values, i, &w->scores[0][i - base], a->o);
+        for (int i = 0; i < 16; ++i) scores[head * strip_words + i] += fine[head][i];
+}
+
+#line 35 "templates/host/attend_pages.c"
+// Scores of the tiles of rows [first, end) of a page's keys; the strip begins at row `base`.
+static void score_tiles(const float* q, const unsigned char* keys, const unsigned char* next,
+                        int base, int first, int end, workspace* w)
+{
+    for (int tile = first / 16; tile * 16 < end; ++tile) {
+        float* scores = &w->scores[0][tile * 16 - base];
+        fetch_part(next, k_page_bytes, tile, page_size / 16);
+#line 44 "templates/host/attend_pages.c"
+        if (tile == first / 16 || k_fold_is_due(tile)) k_fold_dots(keys, tile, &w->k);
+#line 48 "templates/host/attend_pages.c"
+        (void)q;
+        k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, &w->k.main, scores, strip_words);
+        if (w->k.needs_fine) add_fine(keys, tile, w, scores);
+#line 61 "templates/host/attend_pages.c"
     }
+}
+
+#line 65 "templates/host/attend_pages.c"
+// Values of rows [first, end) join o, times the weights of a strip that begins at row `base`.  Rows
+// that are not visible have weight zero, and codes are numbers whatever their memory holds.
+static void add_values(const unsigned char* values, const unsigned char* next, int base, int first,
+                       int end, workspace* w, float* o)
+{
+#line 71 "templates/host/attend_pages.c"
+    v_set_plain(w->scores[0], &w->v);
+#line 75 "templates/host/attend_pages.c"
+    for (int at = 0; at < head_dim_v / 16; ++at) {
+        fetch_part(next, v_page_bytes, at, head_dim_v / 16);
+#line 78 "templates/host/attend_pages.c"
+        if (at == 0 || v_fold_is_due(at))
+            v_fold_dots(values, at, base, first - base, end - base, w->scores[0], &w->v);
+#line 81 "templates/host/attend_pages.c"
+        v_dot_cells(values, at, first / 16, (end + 15) / 16, base / 16, &w->v.main, o + at * 16,
+                    head_dim_v);
+    }
+}
+#line 122 "templates/host/attend_pages.c"
+
+// Rows [first, end) of one page, inside the strip that begins at row `base`.
+static void attend_strip(const kvl__attend_args* a, const unsigned char* page,
+                         const unsigned char* next, int base, int first, int end, softmax* state,
+                         workspace* w)
+{
+    score_tiles(a->q, page + a->k_offset, next + a->k_offset, base, first, end, w);
+    for (int head = 0; head < num_heads; ++head) {
+        const float shrink = softmax_add(state, head, w->scores[head], strip_words, first - base,
+                                         end - base, a->soft_cap, a->o + head * head_dim_v);
+#line 133 "templates/host/attend_pages.c"
+        if (shrink < 1.0f) v_shrink_rest(&w->v, head, shrink);
+#line 137 "templates/host/attend_pages.c"
+    }
+    add_values(page + a->v_offset, next + a->v_offset, base, first, end, w, a->o);
 }
 
 static void attend_pages(const kvl__attend_args* a)
 {
     workspace* w = (workspace*)(((uintptr_t)a->scratch + 63) & ~(uintptr_t)63);
+    const int64_t num_pages = (a->end_row + page_size - 1) / page_size;
     softmax state;
     softmax_start(&state, a->o);
+#line 148 "templates/host/attend_pages.c"
+    k_start_dots(a->q, &w->k);
+#line 153 "templates/host/attend_pages.c"
+    int num_strips = 0;
+    v_start_dots(&w->v);
+#line 156 "templates/host/attend_pages.c"
     for (int64_t row = a->first_row; row < a->end_row;) {
         const int64_t at = row / page_size, left = a->end_row - at * page_size;
-        const int first = (int)(row - at * page_size), base = first / 16 * 16;
-        int end = base + strip_rows < page_size ? base + strip_rows : page_size;
-        if (left < end) end = (int)left;
-        attend_strip(a, a->pages[at], first, end, &state, w);
+        const int64_t after = at + 1 < num_pages ? at + 1 : at;
+        const int first = (int)(row - at * page_size), base = first / strip_rows * strip_rows;
+        const int end = left < base + strip_rows ? (int)left : base + strip_rows;
+        attend_strip(a, a->pages[at], a->pages[after], base, first, end, &state, w);
+#line 163 "templates/host/attend_pages.c"
+        if (++num_strips % 16 == 0) v_add_rest(&w->v, a->o);
+#line 165 "templates/host/attend_pages.c"
         row = at * page_size + end;
     }
+#line 168 "templates/host/attend_pages.c"
+    v_add_rest(&w->v, a->o);
+#line 170 "templates/host/attend_pages.c"
     softmax_finish(&state, a->o, a->lse);
 }
 
-#line 19 "templates/host/program.c"
+#line 26 "templates/host/program.c"
 
 // C has one name space for types and objects, so the object gets its exported name as a label.
 #define LABEL_TEXT(text) #text

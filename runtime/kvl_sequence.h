@@ -1,0 +1,503 @@
+// kvl_sequence.h -- what is done with a sequence besides reading and growing: fork, truncate, drop,
+// append and attend in one call, merge of partial results.
+//
+// The rules of a cut are arithmetic, in kvl_plan.h.  Here they are carried out: memory of all
+// layers first, then rows, then pages.
+
+#ifndef KVL_SEQUENCE_H
+#define KVL_SEQUENCE_H
+
+#include "kvl_ops.h"
+
+// FORK
+
+KVL__PUBLIC kvl_status kvl_seq_fork(kvl_cache* cache, kvl_seq handle, kvl_seq* out)
+{
+    kvl__seq* seq;
+    KVL__TRY(kvl__check_cache(cache));
+    KVL__REQUIRE(cache->ctx, out, KVL_BAD_ARGUMENT, "out = NULL: must be given");
+    *out = 0;
+    KVL__TRY(kvl__need_seq(cache, handle, &seq));
+    return kvl__seq_add(cache, seq, out);
+}
+
+// CUTTING A PAGE
+//
+// The rows of a page from one on have to become zero bits.  Which bits are theirs is the layout's
+// affair, so it is found out: the bits that encoding some rows into a page of zeros can set are the
+// bits of those rows.  A page keeps the bits that encoding the rows that stay has ever set; rows to
+// try it with are drawn until every row that stays reads as before.
+
+enum { KVL__CUT_PROBES = 200 };
+
+// One side of one layer.  Arrays are in one piece of memory.
+typedef struct kvl__cutter {
+    const kvl__layer* l;
+    int               side;
+    int32_t           num_rows;    // that stay
+    int64_t           values, groups, side_bytes;
+    float             most;        // of the rows that stay
+    float             *x[2], *scales[2], *offsets[2];      // read before, and after
+    uint16_t          *codes[2], *probe;
+    unsigned char     *zeros, *mask, *trial;               // pages
+} kvl__cutter;
+
+KVL__FN uint64_t kvl__cutter_lay_out(kvl__cutter* w, unsigned char* memory)
+{
+    const kvl__codec* c = &w->l->config.side[w->side];
+    uint64_t at = 0;
+    w->values = (int64_t)w->num_rows * c->head_dim;
+    w->groups = c->group_size ? w->values / c->group_size : 0;
+    w->side_bytes = w->side ? w->l->v_bytes : w->l->k_bytes;
+    for (int i = 0; i < 2; ++i) {
+        float** const floats[3] = { &w->x[i], &w->scales[i], &w->offsets[i] };
+        for (int j = 0; j < 3; ++j) {
+            *floats[j] = (float*)(void*)(memory + at);
+            at += (uint64_t)(j ? w->groups : w->values) * sizeof(float);
+        }
+    }
+    uint16_t** const halves[3] = { &w->codes[0], &w->codes[1], &w->probe };
+    for (int i = 0; i < 3; ++i) {
+        *halves[i] = (uint16_t*)(void*)(memory + at);
+        at += (uint64_t)w->values * sizeof(uint16_t);
+    }
+    unsigned char** const pages[3] = { &w->zeros, &w->mask, &w->trial };
+    for (int i = 0; i < 3; ++i) {
+        at = (at + 63) / 64 * 64;
+        *pages[i] = memory + at;
+        at += (uint64_t)w->side_bytes;
+    }
+    return at;
+}
+
+KVL__FN void kvl__cutter_read(const kvl__cutter* w, const unsigned char* page, int to)
+{
+    kvl__decode_args a;
+    memset(&a, 0, sizeof a);
+    a.codec = &w->l->config.side[w->side];
+    a.page = page;
+    a.page_size = w->l->config.page_size;
+    a.num_rows = w->num_rows;
+    a.rows = w->x[to];
+    a.codes = w->codes[to];
+    a.scales = w->groups ? w->scales[to] : NULL;
+    a.offsets = w->groups ? w->offsets[to] : NULL;
+    (w->side ? w->l->program.decode_values : w->l->program.decode_keys)(&a);
+}
+
+KVL__FN int kvl__cutter_agrees(const kvl__cutter* w)
+{
+    const size_t groups = (size_t)w->groups * sizeof(float), values = (size_t)w->values;
+    return memcmp(w->codes[0], w->codes[1], values * sizeof(uint16_t)) == 0 &&
+           memcmp(w->x[0], w->x[1], values * sizeof(float)) == 0 &&
+           memcmp(w->scales[0], w->scales[1], groups) == 0 &&
+           memcmp(w->offsets[0], w->offsets[1], groups) == 0;
+}
+
+// -1 to 1.
+KVL__FN float kvl__cutter_draw(uint32_t* state)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return (float)(*state >> 8) / 8388608.0f - 1.0f;
+}
+
+// The first rows to try are those that stay; then, by turns, these with other signs and sizes,
+// these far from zero, and others of any size: all bits of codes, scales and offsets come up.
+KVL__FN void kvl__cutter_probe(kvl__cutter* w, int probe, uint32_t* state)
+{
+    const kvl__codec* c = &w->l->config.side[w->side];
+    const int kind = probe == 0 ? 3 : probe % 3;
+    const float shrink = kvl__cutter_draw(state), shift = kvl__cutter_draw(state) * w->most;
+    kvl__encode_args a;
+    for (int32_t row = 0; row < w->num_rows; ++row) {
+        const float factor = kvl__cutter_draw(state) * 2.0f;
+        const float size = ldexpf(factor, (int)(*state >> 4 & 15u) - 10);
+        for (int32_t i = 0; i < c->head_dim; ++i) {
+            const int64_t at = (int64_t)row * c->head_dim + i;
+            float x = w->x[0][at];
+            if (kind == 0) x = kvl__cutter_draw(state) * size;
+            else if (kind == 1) x *= factor;
+            else if (kind == 2) x = x * shrink + shift;
+            w->probe[at] = c->rows ? kvl__f32_to_bf16_finite(x) : kvl__f32_to_f16_finite(x);
+        }
+    }
+    memset(w->zeros, 0, (size_t)w->side_bytes);
+    memset(&a, 0, sizeof a);
+    a.codec = c;
+    a.rows = w->probe;
+    a.row_stride = c->head_dim;
+    a.page = w->zeros;
+    a.page_size = w->l->config.page_size;
+    a.num_rows = w->num_rows;
+    (w->side ? w->l->program.encode_values : w->l->program.encode_keys)(&a);
+    for (int64_t i = 0; i < w->side_bytes; ++i)
+        w->mask[i] = (unsigned char)(w->mask[i] | w->zeros[i]);
+}
+
+// Cuts one side of one head; the mask of other heads is a good start.  0: it could not be found.
+KVL__FN int kvl__cutter_run(kvl__cutter* w, unsigned char* page)
+{
+    uint32_t state = 1;
+    kvl__cutter_read(w, page, 0);
+    w->most = 0.0f;
+    for (int64_t i = 0; i < w->values; ++i) w->most = fmaxf(w->most, fabsf(w->x[0][i]));
+    for (int probe = 0; probe < KVL__CUT_PROBES; ++probe) {
+        kvl__cutter_probe(w, probe, &state);
+        for (int64_t i = 0; i < w->side_bytes; ++i)
+            w->trial[i] = (unsigned char)(page[i] & w->mask[i]);
+        kvl__cutter_read(w, w->trial, 1);
+        if (!kvl__cutter_agrees(w)) continue;
+        memcpy(page, w->trial, (size_t)w->side_bytes);
+        return 1;
+    }
+    return 0;
+}
+
+// Zeroes the bits of the rows from num_rows on, a multiple of the groups along tokens.
+KVL__FN kvl_status kvl__cut_page(kvl_cache* cache, const kvl__layer* l, unsigned char* page,
+                                 int64_t num_rows)
+{
+    for (int side = 0; side < 2; ++side) {
+        kvl__cutter w;
+        int found = 1;
+        memset(&w, 0, sizeof w);
+        w.l = l;
+        w.side = side;
+        w.num_rows = (int32_t)num_rows;
+        const uint64_t bytes = kvl__cutter_lay_out(&w, NULL) + 63;
+        unsigned char* memory = (unsigned char*)kvl__cache_take(cache, bytes);
+        if (!memory) return KVL_NO_MEMORY;
+        kvl__cutter_lay_out(&w, (unsigned char*)(((uintptr_t)memory + 63) & ~(uintptr_t)63));
+        memset(w.mask, 0, (size_t)w.side_bytes);
+        for (int head = 0; head < l->config.num_kv_heads && found; ++head)
+            found = kvl__cutter_run(&w, page + head * (l->k_bytes + l->v_bytes) +
+                                            (side ? l->k_bytes : 0));
+        kvl__cache_release(cache, memory, bytes);
+        KVL__REQUIRE(cache->ctx, found, KVL_UNSUPPORTED, "layer %d: a page of its %s cannot be cut "
+                     "after %lld rows", (int)(l - cache->layers), side ? "values" : "keys",
+                     (long long)num_rows);
+    }
+    return KVL_OK;
+}
+
+// TRUNCATE
+
+// The rows [row, row + num) of the pages, of one group along tokens, become the tail's first ones.
+KVL__FN void kvl__restore_tail(const kvl__layer* l, const kvl__seq_layer* s, int64_t row,
+                               int64_t num)
+{
+    for (int head = 0; head < l->config.num_kv_heads; ++head) {
+        const kvl__windows w = kvl__windows_of(l, s, head);
+        for (int side = 0; side < 2; ++side) {
+            const kvl__codec* c = &l->config.side[side];
+            for (int64_t r = 0; r < num; ++r) {
+                float x[KVL__MAX_HEAD_DIM];
+                uint16_t* to = w.tail[side] + r * c->head_dim;
+                kvl__decode_args a;
+                memset(&a, 0, sizeof a);
+                a.rows = x;
+                kvl__decode_side(l, s, side, head, row + r, 1, &a);
+                for (int i = 0; i < c->head_dim; ++i)
+                    to[i] = c->rows ? kvl__f32_to_bf16_finite(x[i]) : kvl__f32_to_f16_finite(x[i]);
+            }
+        }
+    }
+}
+
+// The newest `num` rows of the history become the tail's first ones; tail_len: rows of the tail
+// afterwards.
+KVL__FN void kvl__return_history(const kvl__layer* l, const kvl__seq_layer* s, int64_t num,
+                                 int64_t tail_len)
+{
+    for (int head = 0; head < l->config.num_kv_heads; ++head) {
+        const kvl__windows w = kvl__windows_of(l, s, head);
+        for (int side = 0; side < 2; ++side) {
+            const int64_t dim = l->config.side[side].head_dim;
+            uint16_t* from = w.tail[side] - l->keep_rows * dim;
+            memmove(from + num * dim, from,
+                    (size_t)((l->keep_rows - num + tail_len) * dim) * sizeof *from);
+        }
+    }
+}
+
+KVL__FN kvl__change kvl__change_of_cut(const kvl__cut* cut)
+{
+    kvl__change change;
+    memset(&change, 0, sizeof change);
+    change.kept = change.wanted = cut->to.quantized;
+    change.cut = 1;
+    change.gone = kvl__gone_rows(&cut->to);
+    return change;
+}
+
+KVL__FN void kvl__cut_layer(kvl_cache* cache, const kvl__layer* l, kvl__seq_layer* s,
+                            const kvl__cut* cut)
+{
+    const kvl__change change = kvl__change_of_cut(cut);
+    const int64_t stay = cut->to.quantized;
+    const int64_t tail_len = cut->to.rows - kvl__min_i64(cut->to.rows, l->config.sink_len) - stay;
+    if (cut->restored > 0) kvl__restore_tail(l, s, stay, cut->restored);
+    if (cut->returned > 0) kvl__return_history(l, s, cut->returned, tail_len);
+    kvl__pages_keep(cache, l, s, &change);
+    s->now = cut->to;
+    KVL_ASSERT(kvl__seq_layer_holds(l, s));
+}
+
+KVL__FN kvl_status kvl__check_cut(const kvl_cache* cache, const kvl__seq* seq, int64_t num_rows)
+{
+    KVL__REQUIRE(cache->ctx, num_rows >= 0, KVL_BAD_ARGUMENT,
+                 "num_rows = %lld: must not be negative", (long long)num_rows);
+    for (int i = 0; i < cache->num_layers; ++i) {
+        const kvl__layer* l = &cache->layers[i];
+        const kvl__extent* now = &seq->layers[i].now;
+        const int64_t sink = l->config.sink_len, gone = kvl__gone_rows(now);
+        if (!l->active) continue;
+        KVL__REQUIRE(cache->ctx, num_rows <= now->rows, KVL_BAD_ARGUMENT,
+                     "num_rows = %lld: layer %d has %lld rows", (long long)num_rows, i,
+                     (long long)now->rows);
+        KVL__REQUIRE(cache->ctx, num_rows <= sink || num_rows >= sink + gone, KVL_UNSUPPORTED,
+                     "num_rows = %lld: layer %d has dropped rows %lld to %lld; 0 to %lld and %lld "
+                     "to %lld are possible", (long long)num_rows, i, (long long)sink,
+                     (long long)(sink + gone - 1), (long long)sink, (long long)(sink + gone),
+                     (long long)now->rows);
+    }
+    return KVL_OK;
+}
+
+KVL__PUBLIC kvl_status kvl_truncate_check(const kvl_cache* cache, kvl_seq handle,
+                                          int64_t num_rows, int* exact)
+{
+    kvl__seq* seq;
+    KVL__TRY(kvl__check_cache(cache));
+    KVL__REQUIRE(cache->ctx, exact, KVL_BAD_ARGUMENT, "exact = NULL: must be given");
+    KVL__TRY(kvl__need_seq(cache, handle, &seq));
+    KVL__TRY(kvl__check_cut(cache, seq, num_rows));
+    *exact = 1;
+    for (int i = 0; i < cache->num_layers; ++i) {
+        const kvl__layer* l = &cache->layers[i];
+        if (!l->active) continue;
+        const kvl__cut cut = kvl__cut_at(&l->config, &seq->layers[i].now, num_rows);
+        // What was released must be out of sight of the newest row that is left.
+        const int64_t seen = num_rows - l->desc.window_len - l->config.sink_len;
+        if (!cut.exact || (cut.to.released > 0 && cut.to.released > seen)) *exact = 0;
+    }
+    return KVL_OK;
+}
+
+// All memory of a cut of one layer; the page that is cut is ready then.
+KVL__FN kvl_status kvl__reserve_cut(kvl_cache* cache, const kvl__layer* l, kvl__seq_layer* s,
+                                    const kvl__cut* cut)
+{
+    const kvl__change change = kvl__change_of_cut(cut);
+    if (!kvl__pages_reserve(cache, l, s, &change)) return KVL_NO_MEMORY;
+    if (!s->copied) return KVL_OK;
+    return kvl__cut_page(cache, l, s->copied, change.kept % l->config.page_size);
+}
+
+KVL__PUBLIC kvl_status kvl_truncate(kvl_cache* cache, kvl_seq handle, int64_t num_rows)
+{
+    kvl__seq* seq;
+    kvl_status status = KVL_OK;
+    KVL__TRY(kvl__check_cache(cache));
+    KVL__TRY(kvl__need_seq(cache, handle, &seq));
+    KVL__TRY(kvl__check_cut(cache, seq, num_rows));
+    for (int i = 0; i < cache->num_layers && status == KVL_OK; ++i) {
+        const kvl__layer* l = &cache->layers[i];
+        if (!l->active) continue;
+        const kvl__cut cut = kvl__cut_at(&l->config, &seq->layers[i].now, num_rows);
+        status = kvl__reserve_cut(cache, l, &seq->layers[i], &cut);
+    }
+    for (int i = 0; i < cache->num_layers; ++i) {
+        const kvl__layer* l = &cache->layers[i];
+        if (!l->active) continue;
+        const kvl__cut cut = kvl__cut_at(&l->config, &seq->layers[i].now, num_rows);
+        const kvl__change change = kvl__change_of_cut(&cut);
+        if (status != KVL_OK) kvl__pages_drop(cache, l, &seq->layers[i], &change);
+        else kvl__cut_layer(cache, l, &seq->layers[i], &cut);
+    }
+    return status;
+}
+
+// DROP
+
+KVL__FN kvl__change kvl__change_of_drop(const kvl__extent* now, int64_t num_rows)
+{
+    kvl__extent to = *now;
+    kvl__change change;
+    to.dropped += num_rows;
+    memset(&change, 0, sizeof change);
+    change.kept = change.wanted = now->quantized;
+    change.gone = kvl__gone_rows(&to);
+    return change;
+}
+
+KVL__PUBLIC kvl_status kvl_drop_oldest(kvl_cache* cache, kvl_seq handle, int64_t num_rows)
+{
+    kvl__seq* seq;
+    int failed = 0;
+    KVL__TRY(kvl__check_cache(cache));
+    KVL__TRY(kvl__need_seq(cache, handle, &seq));
+    for (int i = 0; i < cache->num_layers; ++i) {
+        const kvl__extent* now = &seq->layers[i].now;
+        const int64_t left = now->rows - cache->layers[i].config.sink_len - now->dropped;
+        KVL__REQUIRE(cache->ctx, !cache->layers[i].active || (num_rows >= 0 &&
+                     num_rows <= kvl__max_i64(0, left)), KVL_BAD_ARGUMENT,
+                     "num_rows = %lld: layer %d has %lld rows after its sink", (long long)num_rows,
+                     i, (long long)kvl__max_i64(0, left));
+    }
+    for (int i = 0; i < cache->num_layers && !failed; ++i) {
+        const kvl__change change = kvl__change_of_drop(&seq->layers[i].now, num_rows);
+        if (cache->layers[i].active)
+            failed = !kvl__pages_reserve(cache, &cache->layers[i], &seq->layers[i], &change);
+    }
+    for (int i = 0; i < cache->num_layers; ++i) {
+        const kvl__change change = kvl__change_of_drop(&seq->layers[i].now, num_rows);
+        if (!cache->layers[i].active) continue;
+        if (failed) kvl__pages_drop(cache, &cache->layers[i], &seq->layers[i], &change);
+        else kvl__pages_keep(cache, &cache->layers[i], &seq->layers[i], &change);
+        if (!failed) seq->layers[i].now.dropped += num_rows;
+        KVL_ASSERT(kvl__seq_layer_holds(&cache->layers[i], &seq->layers[i]));
+    }
+    return failed ? KVL_NO_MEMORY : KVL_OK;
+}
+
+// APPEND AND ATTEND
+
+typedef struct kvl__step_job {
+    kvl__append_job        append;         // first, so that one pointer is both
+    kvl__attend_job        attend;
+    const kvl_attend_desc* d;
+} kvl__step_job;
+
+KVL__FN kvl_status kvl__check_step(const kvl_cache* cache, const kvl_append_desc* a,
+                                   const kvl_attend_desc* t)
+{
+    KVL__REQUIRE(cache->ctx, t->layer == a->layer && t->num_seqs == a->num_seqs, KVL_BAD_ARGUMENT,
+                 "layer = %d, num_seqs = %d: the append has %d and %d", t->layer, t->num_seqs,
+                 a->layer, a->num_seqs);
+    KVL__REQUIRE(cache->ctx, !t->q_positions, KVL_BAD_ARGUMENT,
+                 "q_positions: must be NULL: each row is its own query's newest");
+    for (int i = 0; i < a->num_seqs; ++i) {
+        KVL__REQUIRE(cache->ctx, t->seqs[i] == a->seqs[i], KVL_BAD_ARGUMENT,
+                     "seqs[%d] = %#llx: the append has %#llx", i, (unsigned long long)t->seqs[i],
+                     (unsigned long long)a->seqs[i]);
+        KVL__REQUIRE(cache->ctx, kvl__q_len(t, i) == kvl__append_len(a, i), KVL_BAD_ARGUMENT,
+                     "q_lens[%d] = %lld: the append has %lld rows", i,
+                     (long long)kvl__q_len(t, i), (long long)kvl__append_len(a, i));
+    }
+    return KVL_OK;
+}
+
+// Rows of one sequence that the next step takes: its first one may complete a chunk, the others do
+// not, so that pages stay as they are while all of them are attended to.
+KVL__FN int64_t kvl__step_rows(const kvl__config* c, const kvl__extent* now, int64_t left)
+{
+    int64_t num = kvl__min_i64(left, 1);
+    const int64_t quantized = kvl__max_i64(now->quantized, kvl__quantized_rows(c, now->rows + 1));
+    while (num < left && kvl__quantized_rows(c, now->rows + num + 1) <= quantized) ++num;
+    return num;
+}
+
+// Returns the number of rows that it has done.
+KVL__FN int64_t kvl__step(kvl__step_job* job)
+{
+    kvl__append_job* append = &job->append;
+    int64_t num_rows = 0;
+    for (int i = 0; i < append->num_seqs; ++i) {
+        kvl__append_seq* a = &append->seqs[i];
+        a->num_rows = kvl__step_rows(&append->l->config, &a->s->now, a->left);
+        a->left -= a->num_rows;
+        num_rows += a->num_rows;
+    }
+    kvl__append_rows(append, num_rows);
+    for (int i = 0; i < append->num_seqs; ++i) {
+        kvl__append_seq* a = &append->seqs[i];
+        const int64_t first = a->s->now.rows - a->num_rows;
+        for (int64_t r = 0; r < a->num_rows; ++r)
+            kvl__attend_add(&job->attend, a->s, first + r, a->first_row + r);
+        a->first_row += a->num_rows;
+    }
+    kvl__attend_wave(&job->attend);
+    return num_rows;
+}
+
+KVL__FN kvl_status kvl__append_attend_checked(kvl__append_job* append, const kvl_append_desc* d)
+{
+    kvl__step_job* job = (kvl__step_job*)(void*)append;
+    int64_t num_rows;
+    KVL__TRY(kvl__append_check(append, d, &num_rows));
+    if (num_rows == 0) return KVL_OK;
+    KVL__TRY(kvl__attend_job_of(append->cache, job->d, &job->attend));
+    for (int i = 0; i < append->num_seqs; ++i)
+        if (append->seqs[i].num_rows > 0) {
+            kvl__extent now = append->seqs[i].s->now;
+            now.rows += append->seqs[i].num_rows;
+            KVL__TRY(kvl__check_released(append->cache, append->l, &now, i,
+                                         append->seqs[i].s->now.rows));
+        }
+    KVL__TRY(kvl__append_reserve(append, 1));
+    for (int i = 0; i < append->num_seqs; ++i)
+        append->seqs[i].left = append->seqs[i].num_rows;
+    while (num_rows > 0) num_rows -= kvl__step(job);
+    kvl__append_release(append);
+    return KVL_OK;
+}
+
+KVL__PUBLIC kvl_status kvl_append_attend(kvl_cache* cache, const kvl_append_desc* append,
+                                         const kvl_attend_desc* attend)
+{
+    kvl__step_job job;
+    memset(&job, 0, sizeof job);
+    KVL__TRY(kvl__check_append_desc(cache, append, &job.append.l));
+    KVL__TRY(kvl__check_attend_desc(cache, attend, &job.attend.l));
+    KVL__TRY(kvl__check_step(cache, append, attend));
+    job.d = attend;
+    return kvl__append_run(&job.append, cache, append, kvl__append_attend_checked);
+}
+
+// MERGE
+
+// One row: o = (exp(lse_a) o_a + exp(lse_b) o_b) / (exp(lse_a) + exp(lse_b)).  An empty part is not
+// read, and leaves the other one's bits as they are.
+KVL__FN void kvl__merge_row(const kvl_merge_desc* d, int64_t row)
+{
+    const float a = d->lse_a[row], b = d->lse_b[row], most = fmaxf(a, b);
+    const float* o_a = d->o_a + row * d->head_dim;
+    const float* o_b = d->o_b + row * d->head_dim;
+    float* o = d->o + row * d->head_dim;
+    const size_t bytes = (size_t)d->head_dim * sizeof *o;
+    if (most == -INFINITY) {
+        memset(o, 0, bytes);
+    } else if (a == -INFINITY || b == -INFINITY) {
+        memmove(o, a == -INFINITY ? o_b : o_a, bytes);
+    } else {
+        const float weight_a = expf(a - most), weight_b = expf(b - most);
+        const float sum = weight_a + weight_b;
+        for (int i = 0; i < d->head_dim; ++i) o[i] = (weight_a * o_a[i] + weight_b * o_b[i]) / sum;
+        d->lse[row] = most + logf(sum);
+        return;
+    }
+    d->lse[row] = most;
+}
+
+KVL__PUBLIC kvl_status kvl_merge(kvl_context* ctx, const kvl_merge_desc* d)
+{
+    KVL__TRY(kvl__check_context(ctx));
+    KVL__REQUIRE(ctx, d, KVL_BAD_ARGUMENT, "kvl_merge_desc = NULL: must be given");
+    KVL__REQUIRE(ctx, d->end == 0, KVL_BAD_ARGUMENT,
+                 "kvl_merge_desc.end = %u: must be 0: zero the whole desc first", d->end);
+    KVL__REQUIRE(ctx, d->num_rows >= 0, KVL_BAD_ARGUMENT, "num_rows = %lld: must not be negative",
+                 (long long)d->num_rows);
+    KVL__REQUIRE(ctx, d->head_dim >= 1, KVL_BAD_ARGUMENT, "head_dim = %d: must be at least 1",
+                 d->head_dim);
+    KVL__REQUIRE(ctx, d->num_rows == 0 || (d->o_a && d->lse_a && d->o_b && d->lse_b && d->o &&
+                 d->lse), KVL_BAD_ARGUMENT, "o_a, lse_a, o_b, lse_b, o, lse: must all be given");
+    for (int64_t row = 0; row < d->num_rows; ++row)
+        KVL__REQUIRE(ctx, d->lse_a[row] < INFINITY && d->lse_b[row] < INFINITY, KVL_BAD_ARGUMENT,
+                     "lse of row %lld = %g and %g: must be numbers below infinity", (long long)row,
+                     (double)d->lse_a[row], (double)d->lse_b[row]);
+    for (int64_t row = 0; row < d->num_rows; ++row) kvl__merge_row(d, row);
+    return KVL_OK;
+}
+
+#endif
