@@ -150,6 +150,13 @@ foreach(source IN LISTS kvloom_scripts)
     kvloom_test_properties(${name} "${label}")
 endforeach()
 
+# The examples check what they compute, or fail.
+foreach(source IN LISTS kvloom_examples)
+    get_filename_component(name "${source}" NAME_WE)
+    add_test(NAME example_${name} COMMAND ${name})
+    kvloom_test_properties(example_${name} examples)
+endforeach()
+
 if(KVLOOM_SANITIZE OR KVLOOM_NO_LUA)
     return()
 endif()

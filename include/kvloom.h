@@ -123,11 +123,11 @@
 //
 // Scores: softmax_scale * q.k, then the soft cap c * tanh(s / c), then the mask.  lse is the
 // natural logarithm of the sum of exp(score).  Over no rows the output is 0 and lse is -inf, which
-// is neutral in a merge.  Accumulation is float32.  Rows must be finite.  Rows enter a 16-bit
-// window first (rows=f16 by default): a value beyond the range of f16 is kept as the nearest finite
-// f16 (once said through the log; rows=bf16 has the range of float), and codes are computed from
-// rows as the window holds them.  Outputs in f16 or bf16
-// saturate likewise.  A group of equal values is exact with meta=f16.
+// is neutral in a merge.  Accumulation is float32.  Rows and queries must be finite.  Rows enter a
+// 16-bit window first (rows=f16 by default): a value beyond the range of f16 is kept as the nearest
+// finite f16 (once said through the log; rows=bf16 has the range of float), and codes are computed
+// from rows as the window holds them.  Outputs in f16 or bf16 saturate likewise.  A group of equal
+// values is exact with meta=f16.
 //
 // MEMORY
 //

@@ -960,9 +960,29 @@ KVL__FN kvl_status kvl__check_attend_desc(const kvl_cache* cache, const kvl_atte
     return kvl__check_batch(cache, d->num_seqs, d->seqs);
 }
 
-// Fills a job whose layer is set.
+// A query that is no number would come out as no rows: o = 0, lse = -inf.
+KVL__FN kvl_status kvl__check_queries(const kvl__attend_job* job, int64_t num_rows, int q_heads)
+{
+    const int dim = job->l->config.side[0].head_dim;
+    int beyond = 0;
+    for (int64_t row = 0; row < num_rows; ++row) {
+        for (int head = 0; head < q_heads; ++head) {
+            const unsigned char* q =
+                job->q.data + row * job->q.row_bytes + head * job->q.head_bytes;
+            const int channel = kvl__row_check(q, job->q.type, dim, 1, &beyond);
+            KVL__REQUIRE(job->cache->ctx, channel < 0, KVL_BAD_ARGUMENT,
+                         "layer %d: q = %g in query row %lld of the batch, head %d, channel %d: "
+                         "queries must be finite", (int)(job->l - job->cache->layers),
+                         (double)kvl__load_value(q, job->q.type, channel < 0 ? 0 : channel),
+                         (long long)row, head, channel);
+        }
+    }
+    return KVL_OK;
+}
+
+// Fills a job whose layer is set; num_rows: query rows.
 KVL__FN kvl_status kvl__attend_job_of(kvl_cache* cache, const kvl_attend_desc* d,
-                                      kvl__attend_job* job)
+                                      int64_t num_rows, kvl__attend_job* job)
 {
     const kvl__config* c = &job->l->config;
     const int q_heads = c->num_heads * c->num_kv_heads;
@@ -973,9 +993,11 @@ KVL__FN kvl_status kvl__attend_job_of(kvl_cache* cache, const kvl_attend_desc* d
     o.head_stride = d->o.head_stride;
     KVL__TRY(kvl__view_of(cache->ctx, "q", &d->q, q_heads, c->side[0].head_dim, &job->q));
     KVL__TRY(kvl__view_of(cache->ctx, "o", &o, q_heads, c->side[1].head_dim, &job->o));
+    KVL__REQUIRE(cache->ctx, d->o.data != d->q.data, KVL_BAD_ARGUMENT,
+                 "o.data = q.data: the output must not overlap the queries");
     job->cache = cache;
     job->lse = d->lse;
-    return KVL_OK;
+    return kvl__check_queries(job, num_rows, q_heads);
 }
 
 KVL__PUBLIC kvl_status kvl_attend(kvl_cache* cache, const kvl_attend_desc* d)
@@ -986,7 +1008,7 @@ KVL__PUBLIC kvl_status kvl_attend(kvl_cache* cache, const kvl_attend_desc* d)
     KVL__TRY(kvl__check_attend_desc(cache, d, &job.l));
     KVL__TRY(kvl__check_attend_seqs(cache, d, &num_rows));
     if (num_rows == 0) return KVL_OK;
-    KVL__TRY(kvl__attend_job_of(cache, d, &job));
+    KVL__TRY(kvl__attend_job_of(cache, d, num_rows, &job));
     kvl__attend_all(&job, d);
     return KVL_OK;
 }

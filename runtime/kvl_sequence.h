@@ -21,165 +21,6 @@ KVL__PUBLIC kvl_status kvl_seq_fork(kvl_cache* cache, kvl_seq handle, kvl_seq* o
     return kvl__seq_add(cache, seq, out);
 }
 
-// CUTTING A PAGE
-//
-// The rows of a page from one on have to become zero bits.  Which bits are theirs is the layout's
-// affair, so it is found out: the bits that encoding some rows into a page of zeros can set are the
-// bits of those rows.  A page keeps the bits that encoding the rows that stay has ever set; rows to
-// try it with are drawn until every row that stays reads as before.
-
-enum { KVL__CUT_PROBES = 200 };
-
-// One side of one layer.  Arrays are in one piece of memory.
-typedef struct kvl__cutter {
-    const kvl__layer* l;
-    int               side;
-    int32_t           num_rows;    // that stay
-    int64_t           values, groups, side_bytes;
-    float             most;        // of the rows that stay
-    float             *x[2], *scales[2], *offsets[2];      // read before, and after
-    uint16_t          *codes[2], *probe;
-    unsigned char     *zeros, *mask, *trial;               // pages
-} kvl__cutter;
-
-KVL__FN uint64_t kvl__cutter_lay_out(kvl__cutter* w, unsigned char* memory)
-{
-    const kvl__codec* c = &w->l->config.side[w->side];
-    uint64_t at = 0;
-    w->values = (int64_t)w->num_rows * c->head_dim;
-    w->groups = c->group_size ? w->values / c->group_size : 0;
-    w->side_bytes = w->side ? w->l->v_bytes : w->l->k_bytes;
-    for (int i = 0; i < 2; ++i) {
-        float** const floats[3] = { &w->x[i], &w->scales[i], &w->offsets[i] };
-        for (int j = 0; j < 3; ++j) {
-            *floats[j] = (float*)(void*)(memory + at);
-            at += (uint64_t)(j ? w->groups : w->values) * sizeof(float);
-        }
-    }
-    uint16_t** const halves[3] = { &w->codes[0], &w->codes[1], &w->probe };
-    for (int i = 0; i < 3; ++i) {
-        *halves[i] = (uint16_t*)(void*)(memory + at);
-        at += (uint64_t)w->values * sizeof(uint16_t);
-    }
-    unsigned char** const pages[3] = { &w->zeros, &w->mask, &w->trial };
-    for (int i = 0; i < 3; ++i) {
-        at = (at + 63) / 64 * 64;
-        *pages[i] = memory + at;
-        at += (uint64_t)w->side_bytes;
-    }
-    return at;
-}
-
-KVL__FN void kvl__cutter_read(const kvl__cutter* w, const unsigned char* page, int to)
-{
-    kvl__decode_args a;
-    memset(&a, 0, sizeof a);
-    a.codec = &w->l->config.side[w->side];
-    a.page = page;
-    a.page_size = w->l->config.page_size;
-    a.num_rows = w->num_rows;
-    a.rows = w->x[to];
-    a.codes = w->codes[to];
-    a.scales = w->groups ? w->scales[to] : NULL;
-    a.offsets = w->groups ? w->offsets[to] : NULL;
-    (w->side ? w->l->program.decode_values : w->l->program.decode_keys)(&a);
-}
-
-KVL__FN int kvl__cutter_agrees(const kvl__cutter* w)
-{
-    const size_t groups = (size_t)w->groups * sizeof(float), values = (size_t)w->values;
-    return memcmp(w->codes[0], w->codes[1], values * sizeof(uint16_t)) == 0 &&
-           memcmp(w->x[0], w->x[1], values * sizeof(float)) == 0 &&
-           memcmp(w->scales[0], w->scales[1], groups) == 0 &&
-           memcmp(w->offsets[0], w->offsets[1], groups) == 0;
-}
-
-// -1 to 1.
-KVL__FN float kvl__cutter_draw(uint32_t* state)
-{
-    *state = *state * 1664525u + 1013904223u;
-    return (float)(*state >> 8) / 8388608.0f - 1.0f;
-}
-
-// The first rows to try are those that stay; then, by turns, these with other signs and sizes,
-// these far from zero, and others of any size: all bits of codes, scales and offsets come up.
-KVL__FN void kvl__cutter_probe(kvl__cutter* w, int probe, uint32_t* state)
-{
-    const kvl__codec* c = &w->l->config.side[w->side];
-    const int kind = probe == 0 ? 3 : probe % 3;
-    const float shrink = kvl__cutter_draw(state), shift = kvl__cutter_draw(state) * w->most;
-    kvl__encode_args a;
-    for (int32_t row = 0; row < w->num_rows; ++row) {
-        const float factor = kvl__cutter_draw(state) * 2.0f;
-        const float size = ldexpf(factor, (int)(*state >> 4 & 15u) - 10);
-        for (int32_t i = 0; i < c->head_dim; ++i) {
-            const int64_t at = (int64_t)row * c->head_dim + i;
-            float x = w->x[0][at];
-            if (kind == 0) x = kvl__cutter_draw(state) * size;
-            else if (kind == 1) x *= factor;
-            else if (kind == 2) x = x * shrink + shift;
-            w->probe[at] = c->rows ? kvl__f32_to_bf16_finite(x) : kvl__f32_to_f16_finite(x);
-        }
-    }
-    memset(w->zeros, 0, (size_t)w->side_bytes);
-    memset(&a, 0, sizeof a);
-    a.codec = c;
-    a.rows = w->probe;
-    a.row_stride = c->head_dim;
-    a.page = w->zeros;
-    a.page_size = w->l->config.page_size;
-    a.num_rows = w->num_rows;
-    (w->side ? w->l->program.encode_values : w->l->program.encode_keys)(&a);
-    for (int64_t i = 0; i < w->side_bytes; ++i)
-        w->mask[i] = (unsigned char)(w->mask[i] | w->zeros[i]);
-}
-
-// Cuts one side of one head; the mask of other heads is a good start.  0: it could not be found.
-KVL__FN int kvl__cutter_run(kvl__cutter* w, unsigned char* page)
-{
-    uint32_t state = 1;
-    kvl__cutter_read(w, page, 0);
-    w->most = 0.0f;
-    for (int64_t i = 0; i < w->values; ++i) w->most = fmaxf(w->most, fabsf(w->x[0][i]));
-    for (int probe = 0; probe < KVL__CUT_PROBES; ++probe) {
-        kvl__cutter_probe(w, probe, &state);
-        for (int64_t i = 0; i < w->side_bytes; ++i)
-            w->trial[i] = (unsigned char)(page[i] & w->mask[i]);
-        kvl__cutter_read(w, w->trial, 1);
-        if (!kvl__cutter_agrees(w)) continue;
-        memcpy(page, w->trial, (size_t)w->side_bytes);
-        return 1;
-    }
-    return 0;
-}
-
-// Zeroes the bits of the rows from num_rows on, a multiple of the groups along tokens.
-KVL__FN kvl_status kvl__cut_page(kvl_cache* cache, const kvl__layer* l, unsigned char* page,
-                                 int64_t num_rows)
-{
-    for (int side = 0; side < 2; ++side) {
-        kvl__cutter w;
-        int found = 1;
-        memset(&w, 0, sizeof w);
-        w.l = l;
-        w.side = side;
-        w.num_rows = (int32_t)num_rows;
-        const uint64_t bytes = kvl__cutter_lay_out(&w, NULL) + 63;
-        unsigned char* memory = (unsigned char*)kvl__cache_take(cache, bytes);
-        if (!memory) return KVL_NO_MEMORY;
-        kvl__cutter_lay_out(&w, (unsigned char*)(((uintptr_t)memory + 63) & ~(uintptr_t)63));
-        memset(w.mask, 0, (size_t)w.side_bytes);
-        for (int head = 0; head < l->config.num_kv_heads && found; ++head)
-            found = kvl__cutter_run(&w, page + head * (l->k_bytes + l->v_bytes) +
-                                            (side ? l->k_bytes : 0));
-        kvl__cache_release(cache, memory, bytes);
-        KVL__REQUIRE(cache->ctx, found, KVL_UNSUPPORTED, "layer %d: a page of its %s cannot be cut "
-                     "after %lld rows", (int)(l - cache->layers), side ? "values" : "keys",
-                     (long long)num_rows);
-    }
-    return KVL_OK;
-}
-
 // TRUNCATE
 
 // The rows [row, row + num) of the pages, of one group along tokens, become the tail's first ones.
@@ -225,7 +66,6 @@ KVL__FN kvl__change kvl__change_of_cut(const kvl__cut* cut)
     kvl__change change;
     memset(&change, 0, sizeof change);
     change.kept = change.wanted = cut->to.quantized;
-    change.cut = 1;
     change.gone = kvl__gone_rows(&cut->to);
     return change;
 }
@@ -284,14 +124,13 @@ KVL__PUBLIC kvl_status kvl_truncate_check(const kvl_cache* cache, kvl_seq handle
     return KVL_OK;
 }
 
-// All memory of a cut of one layer; the page that is cut is ready then.
+// All memory of a cut of one layer.  The page that is cut keeps the bits of the rows that go: rows
+// that come after them take their place.
 KVL__FN kvl_status kvl__reserve_cut(kvl_cache* cache, const kvl__layer* l, kvl__seq_layer* s,
                                     const kvl__cut* cut)
 {
     const kvl__change change = kvl__change_of_cut(cut);
-    if (!kvl__pages_reserve(cache, l, s, &change)) return KVL_NO_MEMORY;
-    if (!s->copied) return KVL_OK;
-    return kvl__cut_page(cache, l, s->copied, change.kept % l->config.page_size);
+    return kvl__pages_reserve(cache, l, s, &change) ? KVL_OK : KVL_NO_MEMORY;
 }
 
 KVL__PUBLIC kvl_status kvl_truncate(kvl_cache* cache, kvl_seq handle, int64_t num_rows)
@@ -427,7 +266,7 @@ KVL__FN kvl_status kvl__append_attend_checked(kvl__append_job* append, const kvl
     int64_t num_rows;
     KVL__TRY(kvl__append_check(append, d, &num_rows));
     if (num_rows == 0) return KVL_OK;
-    KVL__TRY(kvl__attend_job_of(append->cache, job->d, &job->attend));
+    KVL__TRY(kvl__attend_job_of(append->cache, job->d, num_rows, &job->attend));
     for (int i = 0; i < append->num_seqs; ++i)
         if (append->seqs[i].num_rows > 0) {
             kvl__extent now = append->seqs[i].s->now;

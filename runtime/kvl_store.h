@@ -13,7 +13,8 @@
 // so that kvl_estimate and what is allocated cannot differ.
 //
 // A page is changed by a sequence that alone refers to it, through a table that is its own; else
-// the page or the table is copied first.  Bits of rows that a page does not hold are zero.
+// the page or the table is copied first.  Bits of rows that a page does not hold may be anything:
+// rows that come take their place.
 
 #ifndef KVL_STORE_H
 #define KVL_STORE_H
@@ -300,7 +301,6 @@ typedef struct kvl__change {
     int64_t wanted;                // quantized rows to have pages for
     int64_t gone;                  // whole pages of these are released
     int     own;                   // the table is the sequence's own afterwards
-    int     cut;                   // the written page is copied even if no other sequence has it
 } kvl__change;
 
 // A change in pages [first, end) of a sequence.
@@ -327,8 +327,7 @@ KVL__FN kvl__repaging kvl__repage(const kvl__layer* l, const kvl__seq_layer* s,
     r.kept_first = kvl__max_i64(r.first, r.old_first);
     r.kept_end = kvl__min_i64(r.old_end, kvl__num_pages(&l->config, c->kept));
     r.kept_end = kvl__max_i64(r.kept_first, r.kept_end);
-    r.written = c->kept % page_size && (c->kept != old || c->wanted != old)
-        ? c->kept / page_size : -1;
+    r.written = c->kept % page_size && c->wanted > c->kept ? c->kept / page_size : -1;
     if (r.written < r.kept_first || r.written >= r.kept_end) r.written = -1;
     r.none = c->kept == old && c->wanted == old && !(c->own && r.shared) &&
              (!s->table || r.first == r.old_first);
@@ -368,7 +367,7 @@ KVL__FN int kvl__pages_reserve(kvl_cache* cache, const kvl__layer* l, kvl__seq_l
     kvl__table* table = s->grown ? s->grown : s->table;
     if (r.written >= 0) {
         unsigned char* page = kvl__table_pages(table)[r.written - table->first];
-        if (c->cut || r.shared || kvl__page_of(page)->refs > 1) {
+        if (r.shared || kvl__page_of(page)->refs > 1) {
             s->copied = kvl__page_create(cache, l, page);
             if (!s->copied) return 0;
         }

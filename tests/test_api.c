@@ -593,7 +593,16 @@ Test(api, attends_refuse_what_is_out_of_range)
     t = good;
     t.end = 9;
     bad_attend(&s, &t, "end", "9");
+    t = good;
+    t.o.data = q;
+    bad_attend(&s, &t, "o.data", "q.data");
     bad_attend(&s, NULL, "desc", "NULL");
+    // A query that is no number must not pass for one that sees no rows.
+    q[(2 * HQ + 3) * D + 5] = NAN;
+    bad_attend(&s, &good, "q = ", "query row 2");
+    q[(2 * HQ + 3) * D + 5] = -INFINITY;
+    bad_attend(&s, &good, "head 3", "channel 5");
+    q[(2 * HQ + 3) * D + 5] = 0;
     test_ok(s.c.ctx, kvl_attend(s.c.cache, &good), "the good attend");
     scene_close(&s);
 }

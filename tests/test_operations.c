@@ -252,9 +252,9 @@ static void check_places_taken(test_cache* c, const input* a, const input* b, in
     input_free(&in);
 }
 
-Test(operations, cut_rows_leave_nothing_in_their_pages)
+Test(operations, rows_take_the_place_of_cut_ones)
 {
-    // Broken by an erasure that does not know a layout: each width, axis, scale and target.
+    // Broken by codes that join the bits of rows that were cut: each width, axis, scale and target.
     static const struct { const char* spec; int sink, step; } cases[] = {
         { "f16:sink=1,recent=0", 1, 1 },         { "bf16:sink=0,recent=3", 0, 1 },
         { "q8_0:sink=2,recent=0", 2, 1 },        { "q4_0:sink=0,recent=1", 0, 1 },
