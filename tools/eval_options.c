@@ -2,15 +2,13 @@
 
 #include "eval_options.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "model.h"
-
-enum { STATUS_USAGE = 2 };
+#include "option_value.h"
 
 // Options without a letter.
 enum {
@@ -91,39 +89,11 @@ static const char* const help[] = {
     "Exit status: 0, 1 after an error, 2 for a wrong command line, 130 after Ctrl-C.\n",
 };
 
+static const char program[] = "kvloom-eval";
+
 static int usage(const char* what, const char* value, const char* rule)
 {
-    fprintf(stderr, "kvloom-eval: %s%s%s: %s\n", what, value != NULL ? " " : "",
-            value != NULL ? value : "", rule);
-    return STATUS_USAGE;
-}
-
-static int read_whole(const char* name, const char* text, int64_t least, int64_t most, int64_t* out)
-{
-    char rule[96];
-    char* end = NULL;
-    errno = 0;
-    const long long value = strtoll(text, &end, 10);
-    if (errno != 0 || end == text || *end != 0 || value < least || value > most) {
-        snprintf(rule, sizeof rule, "must be a whole number from %lld to %lld", (long long)least,
-                 (long long)most);
-        return usage(name, text, rule);
-    }
-    *out = value;
-    return EVAL_RUN;
-}
-
-static int read_target(const char* text, eval_options* out)
-{
-    static const char* const names[] = { "auto", "reference", "host" };
-    static const kvl_target targets[] = { KVL_TARGET_AUTO, KVL_TARGET_REFERENCE, KVL_TARGET_HOST };
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        if (strcmp(text, names[i]) == 0) {
-            out->target = targets[i];
-            return EVAL_RUN;
-        }
-    }
-    return usage("--target", text, "must be auto, reference or host");
+    return option_wrong(program, what, value, rule);
 }
 
 static int read_number_option(int option, const char* text, eval_options* out)
@@ -131,21 +101,22 @@ static int read_number_option(int option, const char* text, eval_options* out)
     int64_t value = 0;
     int status = EVAL_RUN;
     switch (option) {
-    case 'c': return read_whole("-c", text, 2, 1 << 24, &out->context);
+    case 'c': return option_whole(program, "-c", text, 2, 1 << 24, &out->context);
     case 't':
-        status = read_whole("-t", text, 0, 256, &value);
+        status = option_whole(program, "-t", text, 0, 256, &value);
         out->num_threads = (int)value;
         return status;
     case OPTION_WINDOWS:
-        status = read_whole("--windows", text, 1, 1 << 20, &value);
+        status = option_whole(program, "--windows", text, 1, 1 << 20, &value);
         out->windows = (int)value;
         return status;
-    case OPTION_SKIP: return read_whole("--skip", text, 0, 1 << 24, &out->skip);
-    case OPTION_GENERATE: return read_whole("--generate", text, 1, 1 << 20, &out->generate);
+    case OPTION_SKIP: return option_whole(program, "--skip", text, 0, 1 << 24, &out->skip);
+    case OPTION_GENERATE:
+        return option_whole(program, "--generate", text, 1, 1 << 20, &out->generate);
     default: break;
     }
     // 2^53: what a number in JSON holds exactly.
-    status = read_whole("--seed", text, 0, (int64_t)1 << 53, &value);
+    status = option_whole(program, "--seed", text, 0, (int64_t)1 << 53, &value);
     out->seed = (uint64_t)value;
     return status;
 }
@@ -156,7 +127,7 @@ static int read_option(int option, char* text, eval_options* out)
     case 'm': out->model = text; break;
     case 'f': out->text = text; break;
     case OPTION_CACHE: out->caches[out->num_caches++] = text; break;
-    case OPTION_TARGET: return read_target(text, out);
+    case OPTION_TARGET: return option_target(program, text, &out->target, NULL);
     case OPTION_EXACT: out->exact = true; break;
     case OPTION_JSON: out->json = text; break;
     case OPTION_HTML: out->html = text; break;

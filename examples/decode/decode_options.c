@@ -2,7 +2,6 @@
 
 #include "decode_options.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
@@ -11,8 +10,7 @@
 #include <time.h>
 
 #include "model.h"
-
-enum { STATUS_USAGE = 2 };
+#include "option_value.h"
 
 // Options without a letter.
 enum {
@@ -91,53 +89,11 @@ static const char* const help[] = {
     "Exit status: 0, 1 after an error, 2 for a wrong command line.\n",
 };
 
+static const char program[] = "decode";
+
 static int usage(const char* what, const char* value, const char* rule)
 {
-    fprintf(stderr, "decode: %s%s%s: %s\n", what, value != NULL ? " " : "",
-            value != NULL ? value : "", rule);
-    return STATUS_USAGE;
-}
-
-static int read_whole(const char* name, const char* text, int64_t least, int64_t most, int64_t* out)
-{
-    char rule[96];
-    char* end = NULL;
-    errno = 0;
-    const long long value = strtoll(text, &end, 10);
-    if (errno != 0 || end == text || *end != 0 || value < least || value > most) {
-        snprintf(rule, sizeof rule, "must be a whole number from %lld to %lld", (long long)least,
-                 (long long)most);
-        return usage(name, text, rule);
-    }
-    *out = value;
-    return DECODE_RUN;
-}
-
-static int read_real(const char* name, const char* text, double most, float* out)
-{
-    char rule[96];
-    char* end = NULL;
-    const double value = strtod(text, &end);
-    if (end == text || *end != 0 || !(value >= 0.0 && value <= most)) {
-        snprintf(rule, sizeof rule, "must be a number from 0 to %g", most);
-        return usage(name, text, rule);
-    }
-    *out = (float)value;
-    return DECODE_RUN;
-}
-
-static int read_target(const char* text, decode_options* out)
-{
-    static const char* const names[] = { "auto", "reference", "host" };
-    static const kvl_target targets[] = { KVL_TARGET_AUTO, KVL_TARGET_REFERENCE, KVL_TARGET_HOST };
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        if (strcmp(text, names[i]) == 0) {
-            out->target = targets[i];
-            out->target_name = names[i];
-            return DECODE_RUN;
-        }
-    }
-    return usage("--target", text, "must be auto, reference or host");
+    return option_wrong(program, what, value, rule);
 }
 
 static int read_number_option(int option, const char* text, decode_options* out)
@@ -146,26 +102,27 @@ static int read_number_option(int option, const char* text, decode_options* out)
     int64_t value = 0;
     int status = DECODE_RUN;
     switch (option) {
-    case 'n': return read_whole("-n", text, -1, INT32_MAX, &out->num_predict);
-    case 'c': return read_whole("-c", text, 0, INT32_MAX, &out->context_len);
+    case 'n': return option_whole(program, "-n", text, -1, INT32_MAX, &out->num_predict);
+    case 'c': return option_whole(program, "-c", text, 0, INT32_MAX, &out->context_len);
     case 't':
-        status = read_whole("-t", text, 0, 256, &value);
+        status = option_whole(program, "-t", text, 0, 256, &value);
         out->num_threads = (int)value;
         return status;
     case 's':
         // 2^53: what a number in JSON holds exactly.
-        status = read_whole("-s", text, -1, (int64_t)1 << 53, &value);
+        status = option_whole(program, "-s", text, -1, (int64_t)1 << 53, &value);
         if (value >= 0) { sampling->seed = (uint64_t)value; }
         return status;
-    case OPTION_TEMPERATURE: return read_real("--temp", text, 1000.0, &sampling->temperature);
+    case OPTION_TEMPERATURE:
+        return option_real(program, "--temp", text, 1000.0, &sampling->temperature);
     case OPTION_TOP_K:
-        status = read_whole("--top-k", text, 0, INT32_MAX, &value);
+        status = option_whole(program, "--top-k", text, 0, INT32_MAX, &value);
         sampling->top_k = (int)value;
         return status;
-    case OPTION_TOP_P: return read_real("--top-p", text, 1.0, &sampling->top_p);
+    case OPTION_TOP_P: return option_real(program, "--top-p", text, 1.0, &sampling->top_p);
     default: break;
     }
-    status = read_real("--repeat-penalty", text, 1000.0, &sampling->repeat_penalty);
+    status = option_real(program, "--repeat-penalty", text, 1000.0, &sampling->repeat_penalty);
     if (status == DECODE_RUN && sampling->repeat_penalty <= 0.0f) {
         return usage("--repeat-penalty", text, "must be more than 0");
     }
@@ -182,7 +139,7 @@ static int read_option(int option, char* text, decode_options* out)
     case 'i': out->interactive = true; break;
     case OPTION_CHAT: out->chat = true; break;
     case OPTION_CACHE: out->cache_args[out->num_cache_args++] = text; break;
-    case OPTION_TARGET: return read_target(text, out);
+    case OPTION_TARGET: return option_target(program, text, &out->target, &out->target_name);
     case OPTION_JSON: out->json_path = text; break;
     case OPTION_FOLLOW: out->follow_path = text; break;
     case OPTION_VERBOSE: out->verbose = true; break;
