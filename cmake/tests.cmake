@@ -150,6 +150,11 @@ foreach(source IN LISTS kvloom_scripts)
     kvloom_test_properties(${name} "${label}")
 endforeach()
 
+# It counts the folders that compilers leave in /tmp: no other test may compile meanwhile.
+if(TEST test_jit)
+    set_tests_properties(test_jit PROPERTIES RUN_SERIAL TRUE)
+endif()
+
 # The examples check what they compute, or fail.
 foreach(source IN LISTS kvloom_examples)
     get_filename_component(name "${source}" NAME_WE)
