@@ -466,7 +466,7 @@ Test(eval_html, labels_apart)
     enum { MANY = 12 };
     sample* s = make_sample();
     eval_cache caches[MANY];
-    char names[MANY][16];
+    char names[MANY][32];
     for (int i = 0; i < MANY; i++) {
         caches[i] = s->caches[0];
         snprintf(names[i], sizeof names[i], "cache-%02d", i);
