@@ -1,6 +1,6 @@
 -- minmax -- the group's smallest and largest value, lo and hi, span the codes.
 --
--- scale = (hi - lo) / code_max, as KIVI (arXiv:2402.02750) and every round-to-nearest baseline.
+-- scale = (hi - lo) / code_max: the quantizer of arXiv:2402.02750 and of every plain rounding.
 
 return { stage = "fit", name = "minmax", text = "scale = (max - min) / code_max",
          levels = "affine",
