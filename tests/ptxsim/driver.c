@@ -244,6 +244,7 @@ API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
     if (!p->references) return leave(INVALID_CONTEXT);
     if (--p->references) return leave(CUDA_SUCCESS);
     flush_all();
+    forget_images(p);
     forget_streams(p);
     p->alive = false, p->error = 0;
     return leave(CUDA_SUCCESS);
@@ -293,6 +294,7 @@ API CUresult cuCtxDestroy_v2(CUcontext ctx)
     if (!is_started()) return leave(NOT_INITIALIZED);
     if (!ctx || ctx->primary || !ctx->alive) return leave(INVALID_CONTEXT);
     flush_all();
+    forget_images(ctx);
     forget_streams(ctx);
     ctx->alive = false;
     if (depth && stack[depth - 1] == ctx) --depth;

@@ -57,6 +57,7 @@ typedef struct image {
     bool     alive;
     int      device;
     struct kernel* kernels;     // one a function
+    struct image*  next;        // of all that were loaded
 } image;
 
 typedef struct kernel {
@@ -123,6 +124,7 @@ CUresult submit(stream* on, const task* what);
 CUresult flush_all(void);
 CUresult flush_stream(stream* on);
 void     forget_streams(const context* ctx);
+void     forget_images(const context* ctx);
 CUresult perform_launch(const task* t);
 CUresult check_range(uint64_t address, uint64_t bytes, allocation** found);
 void     keep_fault(int status, const char* text, const ptxsim_stats* stats);

@@ -13,6 +13,7 @@ typedef struct registered {
     char*    ptx;
 } registered;
 
+static image* images;
 static registered* known;
 
 static void* copy_of(const void* bytes, size_t count)
@@ -170,7 +171,8 @@ static CUresult load(image** out, const void* bytes, load_log log, bool library)
         free(one);
         return r;
     }
-    *out = one;
+    one->next = images;
+    *out = images = one;
     return CUDA_SUCCESS;
 }
 
@@ -209,6 +211,14 @@ static CUresult unload(image* one)
     module_free(one->mod);
     one->mod = NULL;
     return r;
+}
+
+// A context takes its modules along; libraries belong to none.
+void forget_images(const context* ctx)
+{
+    for (image* one = images; one; one = one->next) {
+        if (one->alive && one->ctx == ctx) unload(one);
+    }
 }
 
 API CUresult cuModuleUnload(CUmodule mod);
