@@ -37,6 +37,8 @@ find_path(KVLOOM_PCRE2_INCLUDE_DIR pcre2.h)
 find_library(KVLOOM_PCRE2_LIBRARY NAMES pcre2-8)
 find_path(KVLOOM_CBLAS_INCLUDE_DIR cblas.h PATH_SUFFIXES openblas openblas-pthread)
 find_library(KVLOOM_CBLAS_LIBRARY NAMES openblas cblas blas)
+# LAPACK factorises moments in calibration; OpenBLAS has both.
+find_library(KVLOOM_LAPACK_LIBRARY NAMES openblas lapack)
 find_path(KVLOOM_CJSON_INCLUDE_DIR cJSON.h PATH_SUFFIXES cjson)
 find_library(KVLOOM_CJSON_LIBRARY NAMES cjson)
 
@@ -63,6 +65,19 @@ else()
         "${KVLOOM_PCRE2_INCLUDE_DIR}" "${KVLOOM_CBLAS_INCLUDE_DIR}")
     target_link_libraries(kvloom_model PUBLIC
         kvloom::kvloom "${KVLOOM_PCRE2_LIBRARY}" "${KVLOOM_CBLAS_LIBRARY}" m)
+endif()
+
+# Changes of basis from second moments, for calibration.
+file(GLOB kvloom_transform_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tools/transform_*.c")
+if(NOT KVLOOM_LAPACK_LIBRARY OR NOT KVLOOM_CBLAS_LIBRARY OR NOT KVLOOM_CBLAS_INCLUDE_DIR)
+    message(WARNING "LAPACK was not found (libopenblas-dev): calibration has no transforms")
+else()
+    add_library(kvloom_transform STATIC ${kvloom_transform_sources})
+    kvloom_use_flags(kvloom_transform)
+    target_include_directories(kvloom_transform PUBLIC "${PROJECT_SOURCE_DIR}/tools")
+    target_include_directories(kvloom_transform SYSTEM PRIVATE "${KVLOOM_CBLAS_INCLUDE_DIR}")
+    target_link_libraries(kvloom_transform PUBLIC
+        "${KVLOOM_LAPACK_LIBRARY}" "${KVLOOM_CBLAS_LIBRARY}" m)
 endif()
 
 function(kvloom_use_json target scope)
