@@ -146,6 +146,15 @@
 // context may be used at once.  The message is the context's: with several threads, the last one.
 // After fork() a child must not use its parent's contexts.
 //
+// CUDA
+//
+// KVL_TARGET_CUDA works on one device a context; several contexts, on several devices, can live in
+// one process.  libcuda is opened at run time: without it, or without a device, creation fails with
+// KVL_NO_DRIVER, and a program that can do without falls back to another target by itself, since
+// rows are then host memory again.  The device's primary context is used, so pointers and streams
+// of the CUDA runtime are valid here; the caller's current context is as before after every call.
+// After an error of a kernel (KVL_DEVICE, "lost") the process cannot use that device any more.
+//
 // THE KERNEL CACHE
 //
 // Compiled kernels are kept in context_desc.cache_dir; NULL means KVLOOM_CACHE_DIR, else
@@ -195,7 +204,7 @@ extern "C" {
     X(BAD_ARGUMENT, 1, "an argument is out of its range") \
     X(UNSUPPORTED,  2, "valid, but this combination cannot be served") \
     X(NO_MEMORY,    3, "the allocator returned NULL, or a byte budget is used up") \
-    X(NO_DRIVER,    4, "the CUDA driver could not be opened") \
+    X(NO_DRIVER,    4, "no CUDA driver that can be used, or no device") \
     X(NO_KERNEL,    5, "no kernel for this configuration, and nothing here can make it") \
     X(GENERATE,     6, "the generator failed: a bug in it or in a codec") \
     X(COMPILE,      7, "the compiler is missing, failed or took too long") \
@@ -235,7 +244,8 @@ typedef struct kvl_log {
 typedef enum kvl_target {
     KVL_TARGET_AUTO,        // host where its kernels can be had, else reference, said to the log
     KVL_TARGET_REFERENCE,   // plain C, any shape, no generator and no compiler
-    KVL_TARGET_HOST         // generated for this processor; an error where they cannot be had
+    KVL_TARGET_HOST,        // generated for this processor; an error where they cannot be had
+    KVL_TARGET_CUDA         // generated for an NVIDIA device; see CUDA
 } kvl_target;
 
 typedef struct kvl_context_desc {
@@ -246,6 +256,7 @@ typedef struct kvl_context_desc {
     const char*   compiler;          // NULL: KVLOOM_CC, else cc, gcc or clang on PATH
     int           compile_seconds;   // a compiler that runs longer is stopped; 0: 60
     const char*   isa;               // NULL: KVLOOM_ISA, else the best that this processor has
+    int           device;            // of KVL_TARGET_CUDA: ordinal, 0 is the first
     int           exact;             // 1: attention in float32 throughout; 0: integer dot products
                                      // where kernels have them, within 1e-3 of float32
     kvl_allocator allocator;         // zero: malloc and free
@@ -553,6 +564,7 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_isa.h"
 #include "kvl_disk.h"
 #include "kvl_compile.h"
+#include "kvl_driver.h"
 #include "kvl_kernels.h"
 #include "kvl_context.h"
 #include "kvl_plan.h"

@@ -48,6 +48,7 @@ enum { KVL__MESSAGE_BYTES = 1024, KVL__MAX_THREADS = 256 };
 
 typedef struct kvl__pool    kvl__pool;      // kvl_threads.h
 typedef struct kvl__programs kvl__programs; // kvl_kernels.h
+typedef struct kvl__gpu      kvl__gpu;      // kvl_driver.h
 
 struct kvl_context {
     kvl_target      target;
@@ -61,6 +62,7 @@ struct kvl_context {
     size_t          compile_log_bytes;
     kvl__pool*      pool;
     kvl__programs*  programs;
+    kvl__gpu*       gpu;                 // NULL: not of KVL_TARGET_CUDA
     char*           folder;              // of the kernel cache; NULL: memory only
     uint64_t        folder_max_bytes;
     char*           compiler;            // resolved path; NULL: none was found
@@ -134,6 +136,16 @@ KVL__FN void kvl__say(kvl_context* ctx, kvl_log_level level, const char* format,
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     ctx->log.call(level, text, ctx->log.user);
+}
+
+// Refuses a forked child.  Takes no lock: a thread that the child does not have may hold it.
+KVL__FN kvl_status kvl__check_process(kvl_context* ctx)
+{
+    if (ctx->pid == getpid()) return KVL_OK;
+    snprintf(ctx->message, sizeof ctx->message,
+             "the context belongs to process %ld: a child must make its own after fork()",
+             (long)ctx->pid);
+    return KVL_BAD_ARGUMENT;
 }
 
 // True for the first caller of a flag: a thing that is said once a context.

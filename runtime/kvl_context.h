@@ -5,6 +5,7 @@
 #ifndef KVL_CONTEXT_H
 #define KVL_CONTEXT_H
 
+#include "kvl_driver.h"
 #include "kvl_kernels.h"
 #include "kvl_threads.h"
 
@@ -136,7 +137,7 @@ KVL__FN kvl_status kvl__context_check(kvl_context* ctx, const kvl_context_desc* 
                  (unsigned)desc->end);
     KVL__REQUIRE(ctx, !desc->allocator.alloc == !desc->allocator.free, KVL_BAD_ARGUMENT,
                  "allocator: alloc and free must be both set or both NULL");
-    KVL__REQUIRE(ctx, desc->target >= KVL_TARGET_AUTO && desc->target <= KVL_TARGET_HOST,
+    KVL__REQUIRE(ctx, desc->target >= KVL_TARGET_AUTO && desc->target <= KVL_TARGET_CUDA,
                  KVL_BAD_ARGUMENT, "target = %d: must be a kvl_target", (int)desc->target);
     KVL__REQUIRE(ctx, desc->num_threads >= 0 && desc->num_threads <= KVL__MAX_THREADS,
                  KVL_BAD_ARGUMENT, "num_threads = %d: must be 0 to %d", desc->num_threads,
@@ -144,6 +145,8 @@ KVL__FN kvl_status kvl__context_check(kvl_context* ctx, const kvl_context_desc* 
     KVL__REQUIRE(ctx, desc->compile_seconds >= 0 && desc->compile_seconds <= 86400,
                  KVL_BAD_ARGUMENT, "compile_seconds = %d: must be 0 to 86400",
                  desc->compile_seconds);
+    KVL__REQUIRE(ctx, desc->device >= 0, KVL_BAD_ARGUMENT, "device = %d: must not be negative",
+                 desc->device);
     return KVL_OK;
 }
 
@@ -162,6 +165,7 @@ KVL__FN kvl_status kvl__context_fill(kvl_context* ctx, const kvl_context_desc* d
     KVL__TRY(kvl__programs_create(ctx));
     KVL__TRY(kvl__context_folder(ctx, desc->cache_dir, &env));
     KVL__TRY(kvl__context_compiler(ctx, desc->compiler, &env));
+    if (ctx->target == KVL_TARGET_CUDA) KVL__TRY(kvl__gpu_create(ctx, desc->device, NULL));
     return kvl__pool_create(ctx, desc->num_threads ? desc->num_threads : kvl__num_processors());
 }
 
@@ -169,6 +173,7 @@ KVL__FN void kvl__context_release(kvl_context* ctx)
 {
     if (ctx->pool) kvl__pool_destroy(ctx);
     kvl__programs_destroy(ctx);
+    kvl__gpu_destroy(ctx);
     kvl__free_text(ctx, ctx->folder);
     kvl__free_text(ctx, ctx->compiler);
     kvl__free(ctx, ctx->compile_log, ctx->compile_log_bytes);

@@ -190,7 +190,7 @@ KVL__FN int kvl__same_layer(const kvl__layer* a, const kvl__layer* b)
 
 KVL__PUBLIC kvl_status kvl_describe(const kvl_cache* cache, char* text, size_t size, size_t* needed)
 {
-    static const char* const targets[] = { "auto", "reference", "host" };
+    static const char* const targets[] = { "auto", "reference", "host", "cuda" };
     kvl__writer w;
     KVL__TRY(kvl__check_cache(cache));
     KVL__REQUIRE(cache->ctx, text || size == 0, KVL_BAD_ARGUMENT, "text = NULL: must be given");

@@ -409,16 +409,6 @@ KVL__FN kvl_status kvl__program_find_or_new(kvl_context* ctx, const char* name, 
                             where);
 }
 
-// Refuses a forked child.  Takes no lock: a thread that the child does not have may hold it.
-KVL__FN kvl_status kvl__check_process(kvl_context* ctx)
-{
-    if (ctx->pid == getpid()) return KVL_OK;
-    snprintf(ctx->message, sizeof ctx->message,
-             "the context belongs to process %ld: a child must make its own after fork()",
-             (long)ctx->pid);
-    return KVL_BAD_ARGUMENT;
-}
-
 // The program of a configuration.  *out belongs to the context and lives as long; *where (may be
 // NULL) is "memory", "disk" or "compiled".  `name` is for people: entry names and messages.
 KVL__FN kvl_status kvl__program_get(kvl_context* ctx, const char* name, const kvl__field* fields,

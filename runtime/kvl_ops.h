@@ -205,6 +205,8 @@ KVL__PUBLIC kvl_status kvl_cache_create(kvl_context* ctx, const kvl_cache_desc* 
     KVL__TRY(kvl__check_context(ctx));
     KVL__REQUIRE(ctx, out, KVL_BAD_ARGUMENT, "out = NULL: must be given");
     KVL__TRY(kvl__check_cache_desc(ctx, desc));
+    KVL__REQUIRE(ctx, ctx->target != KVL_TARGET_CUDA, KVL_UNSUPPORTED,
+                 "target = cuda: caches on a device are not part of this version");
     kvl_cache* cache = (kvl_cache*)kvl__alloc_zeroed(ctx, sizeof *cache);
     KVL__REQUIRE(ctx, cache, KVL_NO_MEMORY, "the allocator has no %zu bytes", sizeof *cache);
     cache->ctx = ctx;

@@ -1426,8 +1426,10 @@ Test(context, bad_descs)
     expect_create(NULL, KVL_BAD_ARGUMENT, "desc is NULL");
     desc = test_desc(), desc.end = 9;
     expect_create(&desc, KVL_BAD_ARGUMENT, "desc.end = 9");
-    desc = test_desc(), desc.target = (kvl_target)3;
-    expect_create(&desc, KVL_BAD_ARGUMENT, "target = 3");
+    desc = test_desc(), desc.target = (kvl_target)4;
+    expect_create(&desc, KVL_BAD_ARGUMENT, "target = 4");
+    desc = test_desc(), desc.device = -1;
+    expect_create(&desc, KVL_BAD_ARGUMENT, "device = -1");
     desc = test_desc(), desc.num_threads = -1;
     expect_create(&desc, KVL_BAD_ARGUMENT, "num_threads = -1");
     desc = test_desc(), desc.num_threads = 257;
