@@ -17,7 +17,7 @@ file(MAKE_DIRECTORY "${KVLOOM_GENERATED_DIR}" "${KVLOOM_DIST_DIR}")
 # Paths in the embedded text are relative to the tree.
 file(GLOB_RECURSE kvloom_text CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
      gen/*.lua templates/*.c templates/*.h templates/*.cu templates/*.cuh)
-list(APPEND kvloom_text runtime/kvl_args.h)
+list(APPEND kvloom_text runtime/kvl_args.h runtime/kvl_device_args.h)
 file(GLOB kvloom_parts CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}" gen/parts/*.lua)
 file(GLOB kvloom_codecs CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}" gen/codecs/*.lua)
 file(GLOB kvloom_runtime CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/runtime/*.h")

@@ -156,6 +156,13 @@ local function choose_math(fold, math, isa)
     return fits and isa.dot ~= "none" and math ~= "f32" and "int" or "float"
 end
 
+-- Rows whose codes share words or groups with no others: what a CTA encodes.
+local function unit_rows(along_tokens, group_size)
+    local unit = layout.cell
+    while along_tokens and unit % group_size ~= 0 do unit = unit + layout.cell end
+    return unit
+end
+
 -- 0, 1, ... count - 1
 local function number_list(count)
     local numbers = {}
@@ -203,6 +210,7 @@ function codec.derive(side, config, parts, isa)
         scale_bytes = stored.scale_bytes, zero_bytes = stored.zero_bytes,
         parts = parts,
         piece = parts.transform and c.transform_number or 0,
+        unit_rows = unit_rows(not raw and c.axis == "per_channel", c.group_size),
     }
     for i = 0, 15 do d.code[i + 1] = code_expr(planes, i) end
     for k = 0, 7 do d.pair[k + 1] = pair_expr(planes, k) end

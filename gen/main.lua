@@ -1,9 +1,12 @@
 -- main.lua -- config -> program text: the one function that the library, tools and tests call.
 --
 -- Pure: equal configs and equal embedded texts give equal bytes, in any process and any locale.
--- The program holds every kernel of one layer configuration:
+-- The program of target host holds every kernel of one layer configuration; one of target cuda
+-- holds one kernel, so that they compile side by side:
 --
---     isa          avx512, avx2, neon or portable
+--     target       host (the default) or cuda
+--     kernel       of target cuda: a name in gen/kernels.lua
+--     isa          of target host: avx512, avx2, neon or portable
 --     num_heads    query heads that share a KV head
 --     page_size    tokens of a page
 --     rows         f16 or bf16: the type of rows outside pages
@@ -12,13 +15,17 @@
 
 local codec    = require "codec"
 local isas     = require "isa"
+local kernels  = require "kernels"
 local plan     = require "plan"
 local refuse   = require "refuse"
 local stages   = require "stages"
 local template = require "template"
 
-local folder = "templates/host/"
-local embedded = { ["kvl_args.h"] = "runtime/kvl_args.h" }    -- includes from outside the folder
+local folders = { host = "templates/host/", cuda = "templates/cuda/" }
+local embedded = {                                    -- includes from outside the folder
+    ["kvl_args.h"] = "runtime/kvl_args.h",
+    ["kvl_device_args.h"] = "runtime/kvl_device_args.h",
+}
 
 -- Returns the part of a stage's word, from gen/parts/<stage>_<word>.lua or gen/parts/<word>.lua,
 -- loaded with an empty environment, since it is data.
@@ -53,17 +60,33 @@ end
 
 local function repeated(item, count) return (item .. ", "):rep(count - 1) .. item end
 
+-- Returns the folder of templates, the instruction set and the kernel that are asked for.
+local function choose_target(config)
+    local target = config.target or "host"
+    local folder = folders[target] or refuse("target = %s: must be host or cuda", target)
+    if target == "host" then
+        local isa = isas[config.isa] or refuse("isa = %s: must be avx512, avx2, neon or portable",
+                                               tostring(config.isa))
+        return folder, isa, nil
+    end
+    local names = {}
+    for i, kernel in ipairs(kernels) do
+        if kernel.name == config.kernel then return folder, kernels.isa, kernel end
+        names[i] = kernel.name
+    end
+    refuse("kernel = %s: must be one of %s", tostring(config.kernel), table.concat(names, ", "))
+end
+
 -- Returns the program's text.  `config` is a table of integers and strings; `text_of(path)` is the
 -- embedded text of a file, or nil.
 return function(config, text_of)
-    local isa = isas[config.isa] or refuse("isa = %s: must be avx512, avx2, neon or portable",
-                                           tostring(config.isa))
+    local folder, isa, kernel = choose_target(config)
     local plans, sides = plan.attend(config, isa), {}
     for i, side in ipairs { "k", "v" } do
         sides[i] = codec.derive(side, config, load_parts(side, config[side], text_of), isa)
     end
     local env = {
-        config = config, isa = isa, sides = sides, plan = plans,
+        config = config, isa = isa, sides = sides, plan = plans, kernel = kernel or "none",
         ipairs = ipairs, f32 = template.f32, repeated = repeated,
         even_numbers = even_numbers(2 * isa.lanes), sqrt = math.sqrt,
     }
@@ -85,5 +108,5 @@ return function(config, text_of)
         local text = text_of(path) or error(path .. ": no such template")
         return template.render(path, text, names)
     end
-    return env.include("program.c")
+    return env.include(kernel and "program.cu" or "program.c")
 end

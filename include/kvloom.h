@@ -558,6 +558,7 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_config.h"
 #include "kvl_layout.h"
 #include "kvl_args.h"
+#include "kvl_device_args.h"
 #include "kvl_ref.h"
 #include "kvl_text.h"
 #include "kvl_lua.h"

@@ -6,6 +6,7 @@
 -- Runs gen/ in an environment that has what the library's Lua state has and nothing else.
 
 local golden_path = "tests/golden/kivi-d64-h3-p64-avx2.c"
+local cuda_golden_path = "tests/golden/kivi-d64-h3-p64-%s.cu"
 local failures = 0
 
 local function check(condition, format, ...)
@@ -84,14 +85,38 @@ local function test_same_bytes(text)
     check(run(set .. "tools/generate.lua " .. words) == text, "another locale: other bytes")
 end
 
--- Breaks if the program's text changes without the golden file being reviewed.
-local function test_golden(text)
+-- Breaks if a program's text changes without its golden file being reviewed.
+local function test_golden(path, text)
     if arg[1] == "--update" then
-        local file = assert(io.open(golden_path, "wb"))
+        local file = assert(io.open(path, "wb"))
         file:write(text)
         file:close()
     end
-    check(read(golden_path) == text, "%s differs: review, then run with --update", golden_path)
+    check(read(path) == text, "%s differs: review, then run with --update", path)
+end
+
+-- The same configuration for one kernel of target cuda.
+local function kivi_cuda(kernel)
+    local config = kivi()
+    config.isa, config.target, config.kernel = nil, "cuda", kernel
+    return config
+end
+
+-- Breaks if a kernel is not generated, is not the only one of its program, or includes a file.
+local function test_cuda(generate, list)
+    for _, kernel in ipairs(list) do
+        local text = generate(kivi_cuda(kernel.name), read)
+        local names = {}
+        for name in text:gmatch("\nKERNEL ([%w_]+)%(") do names[#names + 1] = name end
+        local wanted = kernel.by_side and ("k_%s v_%s"):format(kernel.name, kernel.name)
+            or kernel.name
+        check(table.concat(names, " ") == wanted, "%s: the program has the kernels %s", kernel.name,
+              table.concat(names, " "))
+        check(not text:find("\n#include \""), "%s: includes are left", kernel.name)
+    end
+    for _, kernel in ipairs { "encode_rows", "attend_splits" } do
+        test_golden(cuda_golden_path:format(kernel), generate(kivi_cuda(kernel), read))
+    end
 end
 
 -- Each row: what is changed, its value, what the refusal says.
@@ -117,6 +142,8 @@ local refusals = {
     { "v.axis", "per_head", "v.axis = per_head" },
     { "v.shift", "mean", "v.shift = mean: no such word" },
     { "math", "f16", "math = f16: must be int8 or f32" },
+    { "target", "opencl", "target = opencl: must be host or cuda" },
+    { "target", "cuda", "kernel = nil: must be one of append_rows, encode_rows" },
 }
 
 -- Breaks if a refusal is raised as text, or what cannot be served is generated.
@@ -196,7 +223,8 @@ check(generate(kivi(), read) == text, "the same state: other bytes")
 check(new_require(read)("main")(kivi(), read) == text, "a fresh state: other bytes")
 test_engine(require_gen("template"))
 test_same_bytes(text)
-test_golden(text)
+test_golden(golden_path, text)
+test_cuda(generate, require_gen("kernels"))
 test_refusals(generate)
 test_math(generate)
 test_bugs(generate)

@@ -1,0 +1,20 @@
+-- kernels.lua -- the kernels of target cuda: one file of templates/cuda/ and one program each.
+--
+--     name         of the file without .cu; of the kernel too, or what follows k_ and v_
+--     by_side      there is a k_ and a v_ kernel
+--     codec        reads or writes pages
+--     transform    changes bases
+
+return {
+    { name = "append_rows" },
+    { name = "encode_rows", by_side = true, codec = true, transform = true },
+    { name = "advance_rows" },
+    { name = "prepare_query", transform = true },
+    { name = "attend_splits", codec = true },
+    { name = "merge_splits", transform = true },
+    { name = "restore_rows", by_side = true, codec = true, transform = true },
+
+    -- What the derivation asks of an instruction set: a thread has one float at a time.
+    isa = { lanes = 1, vector = "none", broadcast = 0, head_tile = 16, sums = 16, dot = "none",
+            chains = 1 },
+}

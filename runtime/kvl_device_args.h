@@ -1,0 +1,113 @@
+// kvl_device_args.h -- the interface between the runtime and its CUDA kernels.
+//
+// This file is part of every generated CUDA program as well: an edit here changes the text of all
+// of them, and with it their keys on disk.  NVRTC has no <stdint.h>: there the prelude declares the
+// types of fixed width.
+//
+// Every kernel has one argument, one of the structs below by value, and CTAs of KVL__CTA_THREADS
+// threads.  Addresses of device memory are uint64_t.  What a kernel must know of a sequence is in
+// its record, which kernels read and advance: a launch holds no length, so that a captured graph
+// that is launched again goes on where the last launch has ended.
+//
+//   kernel          grid                                     argument
+//   append_rows     rows, num_kv_heads, num_seqs             kvl__device_append
+//   k_encode_rows   units, num_kv_heads, num_seqs            kvl__device_append
+//   v_encode_rows   units, num_kv_heads, num_seqs            kvl__device_append
+//   advance_rows    1                                        kvl__device_append
+//   prepare_query   num_q_heads, num_queries                 kvl__device_attend
+//   attend_splits   max_splits + 1, num_kv_heads, num_queries  kvl__device_attend
+//   merge_splits    num_q_heads, num_queries                 kvl__device_attend
+//   k_restore_rows  rows, num_kv_heads                       kvl__device_restore
+//   v_restore_rows  rows, num_kv_heads                       kvl__device_restore
+
+#ifndef KVL_DEVICE_ARGS_H
+#define KVL_DEVICE_ARGS_H
+
+#ifndef __CUDACC_RTC__
+#include <stdint.h>
+#endif
+
+enum {
+    KVL__DEVICE_ABI = 1,
+    KVL__CTA_THREADS = 128,
+    KVL__BATCH = 64                // sequences or query rows of one launch
+};
+
+// Bits of kvl__device_append.faults.
+enum { KVL__FAULT_NOT_FINITE = 1, KVL__FAULT_SATURATED = 2 };
+
+// A sequence in one layer, in device memory.  Its window is
+//     [num_kv_heads] x { sink keys, sink values, ring of keys, ring of values },
+// 16-bit rows of one head contiguous.  Row r after the sink is in the ring at r mod ring_rows.
+typedef struct kvl__device_seq {
+    int64_t  rows, quantized, dropped;     // as in kvl__extent
+    uint64_t window;
+    uint64_t table;                        // [.] addresses of pages
+    int64_t  first_page;                   // the page that table[0] is
+} kvl__device_seq;
+
+// A view of rows [., num_heads, head_dim]; strides in elements of `type`, a kvl_type.
+typedef struct kvl__device_rows {
+    uint64_t data;
+    int64_t  row_stride, head_stride;
+    int32_t  type, pad;
+} kvl__device_rows;
+
+// Where the rows of a layer are.
+typedef struct kvl__device_windows {
+    int32_t num_kv_heads, sink_len, recent_len, chunk_len, ring_rows, pad;
+} kvl__device_windows;
+
+// num_rows rows of the caller, from first_row on, that join a sequence.
+typedef struct kvl__device_item {
+    uint64_t seq;                          // kvl__device_seq*
+    int32_t  first_row, num_rows;
+} kvl__device_item;
+
+typedef struct kvl__device_append {
+    kvl__device_windows windows;
+    kvl__device_rows    side[2];           // keys, values
+    uint64_t            faults;            // uint32_t*
+    uint64_t            tables[2];         // const float*; [num_kv_heads, table_floats]
+    int32_t             table_floats[2];
+    int32_t             num_seqs, pad;
+    kvl__device_item    items[KVL__BATCH];
+} kvl__device_append;
+
+// One query row.
+typedef struct kvl__device_query {
+    uint64_t seq;
+    int64_t  position;                     // < 0: rows of the sequence + position
+} kvl__device_query;
+
+// Splits: a sequence's visible pages are divided into at most max_splits parts of whole pages, of
+// at least split_rows rows; one part more holds sink and tail.
+typedef struct kvl__device_attend {
+    kvl__device_windows windows;
+    kvl__device_rows    q, o;
+    uint64_t            lse;               // float* [num_queries, num_q_heads], or 0
+    uint64_t            prepared;          // float* [num_queries, num_q_heads, query_floats]
+    uint64_t            o_part;            // float* [num_queries, num_q_heads, parts, dim]
+    uint64_t            lse_part;          // float* [num_queries, num_q_heads, parts]
+    uint64_t            tables[2];
+    int32_t             table_floats[2];
+    float               softmax_scale, soft_cap;
+    int32_t             window_len, split_rows, max_splits, parts;  // parts: max_splits + 1
+    int32_t             num_queries, first_row;    // of the caller's rows
+    int32_t             query_floats, pad;         // copies of a query [., head_dim_k]: plain, basis
+    kvl__device_query   queries[KVL__BATCH];
+} kvl__device_attend;
+
+// Rows [first, first + num) of a sequence, counted from its beginning: num, one a CTA of grid x.
+// Of quantized rows also codes, scales and offsets, as in kvl__decode_args.
+typedef struct kvl__device_restore {
+    kvl__device_windows windows;
+    kvl__device_rows    rows;              // data 0: not asked
+    uint64_t            seq;
+    uint64_t            tables;
+    int32_t             table_floats, only_head;    // only_head < 0: all of grid y
+    int64_t             first;
+    uint64_t            codes, scales, offsets;     // uint16_t*, float*, float*; 0: not asked
+} kvl__device_restore;
+
+#endif

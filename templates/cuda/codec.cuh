@@ -1,0 +1,176 @@
+// codec.cuh -- $(codec.title) at $(codec.bits) bits:  $(codec.diagram)
+//
+// The order of codes and metadata in a page is the host's, gen/layout.lua.  A cell has 16 lanes and
+// 16 words: $(codec.word_lane("tokens are words", "channels are lanes")).
+// A thread works on one lane of a cell: its 16 words.
+
+//% local L = codec.layout
+enum { $(s "dim") = $(codec.head_dim), $(s "lane_extent") = $(codec.lane_extent) };
+enum { $(s "word_extent") = $(codec.word_extent), $(s "cell_bytes") = $(L.cell_bytes) };
+enum { $(s "scales_at") = $(L.scales_at), $(s "zeros_at") = $(L.zeros_at) };
+enum { $(s "page_bytes") = $(L.page_bytes), $(s "group_size") = $(codec.group_size) };
+
+INLINE int64_t $(s "cell_at")(int lane16, int word16)
+{
+    //% if codec.is_key then
+    return (lane16 * ($(s "dim") / 16) + word16) * (int64_t)$(s "cell_bytes");
+    //% else
+    return (word16 * ($(s "dim") / 16) + lane16) * (int64_t)$(s "cell_bytes");
+    //% end
+}
+
+// Codes of the words of a lane, lane % 16 of a cell.
+INLINE void $(s "get_codes")(const unsigned char* cell, int lane, uint32_t* q)
+{
+    //% for _, w in ipairs(codec.words) do
+    const uint32_t $(w.name) = $(w.load);
+    //% end
+    //% for i = 0, 15 do
+    //% if codec.raw ~= "none" then
+    q[$(i)] = read_u16(cell + $(32 * i) + lane * 2);
+    //% else
+    q[$(i)] = $(codec.code[i + 1]);
+    //% end
+    //% end
+}
+
+// The inverse.  All lanes of a warp take part, since lanes l and l + 8 may share words; `write`
+// says whether this one has a lane.
+INLINE void $(s "put_codes")(unsigned char* cell, int lane, const uint32_t* q, bool write)
+{
+    //% for _, w in ipairs(codec.words) do
+    {
+        const uint32_t word = $(w.pack);
+        //% if w.narrow then
+        const uint32_t other = __shfl_xor_sync(0xffffffffu, word, 8);
+        if (write && lane < 8) *(uint32_t*)(cell + $(w.at) + lane * 4) = word | other << 8;
+        //% else
+        if (write) *(uint32_t*)(cell + $(w.at) + lane * 4) = word;
+        //% end
+    }
+    //% end
+    //% if codec.raw ~= "none" then
+    if (!write) return;
+    for (int i = 0; i < 16; ++i) write_u16(cell + 32 * i + lane * 2, q[i]);
+    //% end
+}
+
+//% if codec.raw == "none" then
+//% local meta, levels = codec.parts.meta, codec.parts.levels
+//% local offset = levels.offset or meta.offset
+// METADATA
+
+// Index of the scale of a word and a lane.
+INLINE int $(s "group")(int word, int lane)
+{
+    //% if codec.along_lanes then
+    return lane / $(s "group_size") * $(s "word_extent") + word;
+    //% else
+    return word / $(s "group_size") * $(s "lane_extent") + lane;
+    //% end
+}
+
+INLINE float $(s "read_scale")(const unsigned char* page, int group)
+{
+    return $("read_" .. meta.scale_type)(page + $(s "scales_at") + group * $(codec.scale_bytes));
+}
+
+INLINE float $(s "read_offset")(const unsigned char* page, int group, float scale)
+{
+    enum { bits = $(codec.bits), code_max = $(codec.code_max), half_codes = 1 << (bits - 1) };
+    //% if codec.zero_bytes > 0 then
+    page += $(s "zeros_at") + group * $(codec.zero_bytes);
+    const float zero = $("read_" .. meta.zero_type)(page);
+    //% end
+    return $(offset);
+}
+
+// The numbers that turn a value into its code: round((x - offset) * inverse).
+typedef struct $(s "grid") {
+    float offset, inverse;
+} $(s "grid");
+
+// Fits a group and stores its scale$(codec.zero_bytes > 0 and " and zero" or "").
+//% if codec.zero_bytes > 0 then
+INLINE $(s "grid") $(s "store_grid")(unsigned char* page, int group, float lo, float hi)
+//% else
+INLINE $(s "grid") $(s "store_grid")(unsigned char* page, int group, float extreme)
+//% end
+{
+    enum { bits = $(codec.bits), code_max = $(codec.code_max), half_codes = 1 << (bits - 1) };
+    $(s "grid") grid = { 0.0f, 0.0f };
+    uint32_t scale_code;
+    float scale;
+    //% if codec.zero_bytes > 0 then
+    uint32_t zero_code;
+    lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
+    hi += 0.0f;
+    $(meta.store_affine)
+    //% else
+    const float wanted = $(codec.parts.fit.wanted);
+    $(meta.store_symmetric)
+    //% end
+    //% for _, one in ipairs { { "scale", codec.scale_bytes }, { "zero", codec.zero_bytes } } do
+    //% if one[2] == 1 then
+    page[$(s(one[1] .. "s_at")) + group] = (unsigned char)$(one[1] .. "_code");
+    //% elseif one[2] == 2 then
+    write_u16(page + $(s(one[1] .. "s_at")) + group * 2, $(one[1] .. "_code"));
+    //% end
+    //% end
+    return grid;
+}
+
+// The code of a value: round((x - offset) * inverse) within the range of codes.  What is not a
+// number, 0 times an infinite inverse, gets the lowest code.
+INLINE uint32_t $(s "code_of")(float x, $(s "grid") grid)
+{
+    const float zero_point = $(codec.zero_point).0f, code_max = $(codec.code_max).0f;
+    float y = (x - grid.offset) * grid.inverse;
+    y = most(y, -zero_point);
+    y = least(y, code_max - zero_point);
+    return (uint32_t)(int32_t)least($(codec.parts.round.code), code_max);
+}
+//% end
+
+// Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
+INLINE void $(s "read_lane")(const unsigned char* page, int lane, int word16, float* x)
+{
+    uint32_t q[16];
+    $(s "get_codes")(page + $(s "cell_at")(lane / 16, word16), lane % 16, q);
+    //% if codec.raw ~= "none" then
+    for (int i = 0; i < 16; ++i) x[i] = $("f32_of_" .. codec.raw)(q[i]);
+    //% elseif codec.along_lanes or codec.fold == "values" then
+    for (int i = 0; i < 16; ++i) {
+        const int group = $(s "group")(word16 * 16 + i, lane);
+        const float scale = $(s "read_scale")(page, group);
+        x[i] = scale * to_float(q[i]) + $(s "read_offset")(page, group, scale);
+    }
+    //% else
+    const int group = $(s "group")(word16 * 16, lane);
+    const float scale = $(s "read_scale")(page, group);
+    const float offset = $(s "read_offset")(page, group, scale);
+    for (int i = 0; i < 16; ++i) x[i] = scale * to_float(q[i]) + offset;
+    //% end
+}
+
+// One value.
+INLINE float $(s "read_value")(const unsigned char* page, int row, int channel, uint32_t* code)
+{
+    //% if codec.is_key then
+    const int lane = row, word = channel;
+    //% else
+    const int lane = channel, word = row;
+    //% end
+    uint32_t q[16];
+    $(s "get_codes")(page + $(s "cell_at")(lane / 16, word / 16), lane % 16, q);
+    uint32_t picked = q[0];
+    for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
+    *code = picked;
+    //% if codec.raw ~= "none" then
+    return $("f32_of_" .. codec.raw)(picked);
+    //% else
+    const int group = $(s "group")(word, lane);
+    const float scale = $(s "read_scale")(page, group);
+    return scale * to_float(picked) + $(s "read_offset")(page, group, scale);
+    //% end
+}

@@ -1,0 +1,194 @@
+// encode_rows.cu -- rows of rings become codes of pages: transform, fit, round, pack.
+//
+//   grid  units, num_kv_heads, num_seqs: $(codec.unit_rows) rows of a page at most
+//
+// Rows that are due when a.items are appended, and not encoded before.  A unit shares neither words
+// nor groups with others.  Nothing in here may be fused or reordered where it decides a code: every
+// target gets the same bits.
+
+//% local fit = codec.parts.fit
+//% local row_stride = codec.head_dim + 1
+enum { $(s "unit_rows") = $(codec.unit_rows) };
+enum { $(s "row_stride") = $(row_stride) };          // + 1: rows begin in different banks
+
+// One unit of one sequence and head.
+typedef struct $(s "unit") {
+    const uint16_t* ring;
+    int32_t         row;           // the first row of the page, counted after the sink
+    int32_t         ring_rows;
+    unsigned char*  page;
+} $(s "unit");
+
+// A tile of 16 rows of the page, of which [first, end) are read.
+INLINE void $(s "load_tile")(const $(s "unit")& u, int tile, int first, int end, float* x)
+{
+    __syncthreads();
+    for (int i = threadIdx.x; i < 16 * $(s "dim"); i += cta_threads) {
+        const int row = tile * 16 + i / $(s "dim"), channel = i % $(s "dim");
+        float value = 0.0f;
+        if (row >= first && row < end)
+            value = f32_of_row(u.ring[(u.row + row) % u.ring_rows * (int64_t)$(s "dim") + channel]);
+        //% if codec.piece > 0 and config.rows == "bf16" then
+        value = clamp(value, -0x1p119f, 0x1p119f);
+        //% end
+        x[i / $(s "dim") * $(s "row_stride") + channel] = value;
+    }
+    $(s "transform")(x, 16, $(s "row_stride"));
+}
+
+// Codes, bits of x, of the rows [first, end) of a tile take their place in the page.
+INLINE void $(s "put_tile")(const $(s "unit")& u, int tile, int first, int end, const float* x)
+{
+    const bool whole = first <= tile * 16 && end >= tile * 16 + 16;
+    for (int from = 0; from < $(s "dim"); from += cta_threads) {
+        const int item = from + threadIdx.x, at = item / 16, lane = item % 16;
+        const bool write = item < $(s "dim");
+        uint32_t q[16];
+        for (int i = 0; i < 16; ++i) q[i] = 0;
+        //% if codec.is_key then
+        unsigned char* cell = u.page + $(s "cell_at")(tile, write ? at : 0);
+        //% else
+        unsigned char* cell = u.page + $(s "cell_at")(write ? at : 0, tile);
+        //% end
+        if (write && !whole) $(s "get_codes")(cell, lane, q);
+        for (int i = 0; i < 16; ++i) {
+            //% if codec.is_key then
+            const int row = lane, channel = at * 16 + i;
+            //% else
+            const int row = i, channel = item;
+            //% end
+            if (write && tile * 16 + row >= first && tile * 16 + row < end)
+                q[i] = bits_of(x[row * $(s "row_stride") + channel]);
+        }
+        $(s "put_codes")(cell, lane, q, write);
+    }
+}
+
+//% if codec.raw ~= "none" then
+INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
+{
+    __shared__ float x[16 * $(s "row_stride")];
+    for (int tile = first / 16; tile * 16 < end; ++tile) {
+        $(s "load_tile")(u, tile, first, end, x);
+        for (int i = threadIdx.x; i < 16 * $(s "dim"); i += cta_threads) {
+            float* at = x + i / $(s "dim") * $(s "row_stride") + i % $(s "dim");
+            *at = float_of($(codec.raw .. "_of_f32")(*at));
+        }
+        __syncthreads();
+        $(s "put_tile")(u, tile, first, end, x);
+    }
+}
+//% elseif codec.axis == "per_token" then
+// Groups along the channels of a row.  A thread has one group of one row.
+INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
+{
+    enum { group_size = $(codec.group_size), groups = $(s "dim") / group_size };
+    __shared__ float x[16 * $(s "row_stride")];
+    for (int tile = first / 16; tile * 16 < end; ++tile) {
+        $(s "load_tile")(u, tile, first, end, x);
+        for (int item = threadIdx.x; item < 16 * groups; item += cta_threads) {
+            const int row = tile * 16 + item % 16, channel = item / 16 * group_size;
+            if (row < first || row >= end) continue;
+            float* of = x + item % 16 * $(s "row_stride") + channel;
+            //% for _, stat in ipairs(fit.stats) do
+            float $(stat.name);
+            //% end
+            {
+                const float x = of[0];
+                //% for _, stat in ipairs(fit.stats) do
+                $(stat.name) = $(stat.first);
+                //% end
+            }
+            for (int i = 1; i < group_size; ++i) {
+                const float x = of[i];
+                //% for _, stat in ipairs(fit.stats) do
+                $(stat.name) = $(stat.next);
+                //% end
+            }
+            const int group = $(s "group")($(codec.word_lane("row", "channel")));
+            const $(s "grid") grid = $(s "store_grid")(u.page, group, $(codec.stat_names));
+            for (int i = 0; i < group_size; ++i) of[i] = float_of($(s "code_of")(of[i], grid));
+        }
+        __syncthreads();
+        $(s "put_tile")(u, tile, first, end, x);
+    }
+}
+//% else
+// Groups along tokens: group_size rows at once, each channel with its own statistics.  Rows pass
+// twice: to be fitted, then to be rounded.
+INLINE void $(s "encode_group")(const $(s "unit")& u, int first, int end, float* x)
+{
+    //% local each = (codec.head_dim + 127) // 128
+    enum { each = $(each) };                         // channels of a thread
+    $(s "grid") grids[each];
+    //% for _, stat in ipairs(fit.stats) do
+    float $(stat.name .. "s")[each];
+    //% end
+    for (int tile = first / 16; tile * 16 < end; ++tile) {
+        $(s "load_tile")(u, tile, first, end, x);
+        for (int i = 0; i < each; ++i) {
+            const int channel = i * cta_threads + threadIdx.x;
+            const int begin = tile * 16 < first ? first - tile * 16 : 0;
+            const int after = end < tile * 16 + 16 ? end - tile * 16 : 16;
+            if (channel >= $(s "dim")) continue;
+            for (int row = begin; row < after; ++row) {
+                const float value = x[row * $(s "row_stride") + channel];
+                const bool is_first = tile * 16 + row == first;
+                //% for _, stat in ipairs(fit.stats) do
+                {
+                    const float x = value;
+                    float& $(stat.name) = $(stat.name .. "s")[i];
+                    if (is_first) $(stat.name) = $(stat.first);
+                    else $(stat.name) = $(stat.next);
+                }
+                //% end
+            }
+        }
+    }
+    for (int i = 0; i < each; ++i) {
+        const int channel = i * cta_threads + threadIdx.x;
+        if (channel >= $(s "dim")) continue;
+        const int group = $(s "group")($(codec.word_lane("first", "channel")));
+        grids[i] = $(s "store_grid")(u.page, group, $(codec.stat_items));
+    }
+    for (int tile = first / 16; tile * 16 < end; ++tile) {
+        $(s "load_tile")(u, tile, first, end, x);
+        for (int i = 0; i < each; ++i) {
+            const int channel = i * cta_threads + threadIdx.x;
+            for (int row = 0; row < 16 && channel < $(s "dim"); ++row) {
+                float* at = x + row * $(s "row_stride") + channel;
+                *at = float_of($(s "code_of")(*at, grids[i]));
+            }
+        }
+        __syncthreads();
+        $(s "put_tile")(u, tile, first, end, x);
+    }
+}
+
+INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
+{
+    enum { group_size = $(codec.group_size) };
+    __shared__ float x[16 * $(s "row_stride")];
+    for (int row = first; row < end; row += group_size)
+        $(s "encode_group")(u, row, row + group_size, x);
+}
+//% end
+
+KERNEL $(s "encode_rows")(const __grid_constant__ kvl__device_append a)
+{
+    const int head = blockIdx.y;
+    const kvl__device_item& item = a.items[blockIdx.z];
+    const kvl__device_seq* s = (const kvl__device_seq*)item.seq;
+    const int due = quantized_rows(s, a.windows, (int)s->rows + item.num_rows);
+    const int unit = (int)s->quantized / $(s "unit_rows") + blockIdx.x;
+    const int first = most_of((int)s->quantized, unit * $(s "unit_rows"));
+    const int end = least_of(due, (unit + 1) * $(s "unit_rows")), page = first / page_size;
+    if (first >= end || page < s->first_page) return;
+    const head_windows w = windows_of(s, a.windows, head);
+    $(s "unit") u;
+    u.ring = w.ring[$(codec.is_key and 0 or 1)];
+    u.row = page * page_size;
+    u.ring_rows = a.windows.ring_rows;
+    u.page = page_at(s, page, head, $(codec.is_key and 0 or 1));
+    $(s "encode_unit")(u, first - u.row, end - u.row);
+}

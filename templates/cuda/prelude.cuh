@@ -1,0 +1,146 @@
+// prelude.cuh -- what NVRTC lacks without the toolkit's headers: types, number formats, reductions.
+//
+// One thread has one float where a host's program has a vector of them: names that parts use mean
+// the same on both.  Programs are compiled with --fmad=false, so that arithmetic that decides codes
+// is never fused; only mul_add is.
+
+typedef signed char        int8_t;
+typedef unsigned char      uint8_t;
+typedef short              int16_t;
+typedef unsigned short     uint16_t;
+typedef int                int32_t;
+typedef unsigned           uint32_t;
+typedef long long          int64_t;
+typedef unsigned long long uint64_t;
+typedef unsigned long long uintptr_t;
+
+#include "kvl_device_args.h"
+
+#define INLINE static __device__ __forceinline__
+#define KERNEL extern "C" __global__ void __launch_bounds__(KVL__CTA_THREADS)
+
+enum { cta_threads = KVL__CTA_THREADS, cta_warps = KVL__CTA_THREADS / 32 };
+
+__device__ const float float_max = 3.402823466e38f;
+
+INLINE float absolute(float x) { return fabsf(x); }
+INLINE float least(float a, float b) { return a < b ? a : b; }
+INLINE float most(float a, float b) { return a > b ? a : b; }
+INLINE float clamp(float x, float lo, float hi) { return x < lo ? lo : x > hi ? hi : x; }
+INLINE int least_of(int a, int b) { return a < b ? a : b; }
+INLINE int most_of(int a, int b) { return a > b ? a : b; }
+INLINE uint32_t bits_of(float x) { return __float_as_uint(x); }
+INLINE float float_of(uint32_t u) { return __uint_as_float(u); }
+
+// Returns a * b + c, rounded once.
+INLINE float mul_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+
+// To the nearest integer, ties to even, of |x| < 2^22: x + 1.5 * 2^23 has no bits below 1.
+INLINE float nearest_even(float x) { return (x + 12582912.0f) - 12582912.0f; }
+INLINE float round_even(float x) { return nearest_even(x); }
+INLINE float truncated(float x) { return (float)(int32_t)x; }
+
+INLINE float round_down(float x)
+{
+    const float t = truncated(x);
+    return t > x ? t - 1.0f : t;
+}
+
+INLINE float round_away(float x)
+{
+    const float t = truncated(x), rest = x - t;
+    return t + (rest <= -0.5f ? -1.0f : rest >= 0.5f ? 1.0f : 0.0f);
+}
+
+INLINE float to_float(uint32_t x) { return (float)(int32_t)x; }
+
+// NUMBER FORMATS
+
+INLINE float f32_of_f16(uint32_t h)
+{
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((uint16_t)h));
+    return x;
+}
+
+// Nearest, ties to even; beyond the range the greatest finite one, as for what is no number.
+INLINE uint32_t f16_of_f32(float x)
+{
+    const float a = float_of(bits_of(least(absolute(x), 65504.0f)) | (bits_of(x) & 0x80000000u));
+    uint16_t h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(a));
+    return h;
+}
+
+INLINE float f32_of_bf16(uint32_t h) { return float_of(h << 16); }
+
+INLINE uint32_t bf16_of_f32(float x)
+{
+    const uint32_t u = bits_of(x), h = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+    return (h & 0x7fffu) >= 0x7f80u ? (h & 0x8000u) | 0x7f7fu : h;
+}
+
+// e5m3: (8 + m) 2^(e - 18), or m 2^-17 at e = 0.
+INLINE float f32_of_e5m3(uint32_t c)
+{
+    return c < 8u ? (float)(int32_t)c * 7.62939453125e-6f : float_of((c << 20) + (112u << 23));
+}
+
+// x >= 0; nearest, ties to even; the greatest is 255.
+INLINE uint32_t e5m3_of_f32(float x)
+{
+    if (x < 6.103515625e-5f) return (uint32_t)(int32_t)nearest_even(x * 131072.0f);
+    const uint32_t u = bits_of(x) - (112u << 23), c = (u + 0x7ffffu + (u >> 20 & 1u)) >> 20;
+    return c > 255u ? 255u : c;
+}
+
+// MEMORY.  Addresses are multiples of what is read.
+
+INLINE uint32_t read_u16(const unsigned char* at) { return *(const uint16_t*)at; }
+INLINE void write_u16(unsigned char* at, uint32_t x) { *(uint16_t*)at = (uint16_t)x; }
+INLINE float read_f16(const unsigned char* at) { return f32_of_f16(read_u16(at)); }
+INLINE float read_bf16(const unsigned char* at) { return f32_of_bf16(read_u16(at)); }
+INLINE float read_e5m3(const unsigned char* at) { return f32_of_e5m3(*at); }
+INLINE float read_i8(const unsigned char* at) { return (float)(int8_t)*at; }
+INLINE uint32_t load_u32(const unsigned char* at) { return *(const uint32_t*)at; }
+
+// The half of a word that lanes l and l + 8 share: bits 8 and up of its halves are lane l + 8's.
+INLINE uint32_t load_narrow(const unsigned char* at, int lane)
+{
+    return load_u32(at + lane % 8 * 4) >> lane / 8 * 8;
+}
+
+// Value i of a row whose type is a kvl_type: f32, f16, bf16.
+INLINE float load_value(uint64_t row, int32_t type, int i)
+{
+    if (type == 0) return ((const float*)row)[i];
+    const uint32_t h = ((const uint16_t*)row)[i];
+    return type == 1 ? f32_of_f16(h) : f32_of_bf16(h);
+}
+
+INLINE void store_value(uint64_t row, int32_t type, int i, float x)
+{
+    if (type == 0) ((float*)row)[i] = x;
+    else ((uint16_t*)row)[i] = (uint16_t)(type == 1 ? f16_of_f32(x) : bf16_of_f32(x));
+}
+
+// Address of a row of one head in a view.
+INLINE uint64_t row_at(const kvl__device_rows& rows, int64_t row, int head)
+{
+    return rows.data + (uint64_t)(row * rows.row_stride + head * rows.head_stride)
+                       * (rows.type == 0 ? 4 : 2);
+}
+
+// WARPS
+
+INLINE float warp_sum(float x)
+{
+    for (int d = 16; d > 0; d /= 2) x += __shfl_xor_sync(0xffffffffu, x, d);
+    return x;
+}
+
+INLINE float warp_most(float x)
+{
+    for (int d = 16; d > 0; d /= 2) x = most(x, __shfl_xor_sync(0xffffffffu, x, d));
+    return x;
+}

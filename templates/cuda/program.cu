@@ -1,0 +1,20 @@
+// program.cu -- one kernel of a layer configuration, with what it is made of.
+
+#include "prelude.cuh"
+#include "config.cuh"
+//% for _, side in ipairs(sides) do
+//% use_side(side)
+//% if kernel.codec then
+#include "codec.cuh"
+//% end
+//% if kernel.transform then
+#include "transform.cuh"
+//% end
+//% if kernel.by_side then
+$(include(kernel.name .. ".cu"))
+//% end
+//% end
+//% use_side(nil)
+//% if not kernel.by_side then
+$(include(kernel.name .. ".cu"))
+//% end

@@ -1,0 +1,54 @@
+// restore_rows.cu -- rows of a sequence in the original basis, their codes and their grids.
+//
+//   grid  rows, num_kv_heads (1 where only_head >= 0)
+//   a.codes    [rows, head_dim]  u16, of rows in pages
+//   a.scales, a.offsets  per token [rows, groups of a row]; per channel [rows / group_size,
+//                        head_dim], the first row beginning a group
+
+INLINE void $(s "restore_quantized")(const kvl__device_restore& a, const unsigned char* page,
+                                     int row, int64_t at, float* x)
+{
+    for (int i = threadIdx.x; i < $(s "dim"); i += cta_threads) {
+        uint32_t code;
+        x[i] = $(s "read_value")(page, row, i, &code);
+        if (a.codes) ((uint16_t*)a.codes)[at * $(s "dim") + i] = (uint16_t)code;
+    }
+    //% if codec.raw == "none" then
+    //% local per_token = codec.axis == "per_token"
+    enum { step = $(per_token and codec.group_size or 1), count = $(s "dim") / step };
+    //% if not per_token then
+    if (at % $(s "group_size") != 0) return;
+    at /= $(s "group_size");
+    //% end
+    for (int i = threadIdx.x; a.scales && i < count; i += cta_threads) {
+        const int channel = i * step, group = $(s "group")($(codec.word_lane("row", "channel")));
+        const float scale = $(s "read_scale")(page, group);
+        ((float*)a.scales)[at * count + i] = scale;
+        ((float*)a.offsets)[at * count + i] = $(s "read_offset")(page, group, scale);
+    }
+    //% end
+}
+
+KERNEL $(s "restore_rows")(const __grid_constant__ kvl__device_restore a)
+{
+    __shared__ float x[$(s "dim")];
+    //% local side = codec.is_key and 0 or 1
+    const int head = a.only_head < 0 ? (int)blockIdx.y : a.only_head;
+    const kvl__device_seq* s = (const kvl__device_seq*)a.seq;
+    const int row = (int)a.first + blockIdx.x, behind = row - a.windows.sink_len;
+    if (behind >= 0 && behind < s->quantized) {
+        const unsigned char* at = page_at(s, behind / page_size, head, $(side));
+        $(s "restore_quantized")(a, at, behind % page_size, blockIdx.x, x);
+        if (a.rows.data) $(s "transform")(x, 1, $(s "dim"));
+    } else {
+        const head_windows w = windows_of(s, a.windows, head);
+        const uint16_t* from = behind < 0
+            ? w.sink[$(side)] + row * (int64_t)$(s "dim")
+            : w.ring[$(side)] + behind % a.windows.ring_rows * (int64_t)$(s "dim");
+        for (int i = threadIdx.x; i < $(s "dim"); i += cta_threads) x[i] = f32_of_row(from[i]);
+    }
+    if (!a.rows.data) return;
+    const uint64_t to = row_at(a.rows, blockIdx.x, a.only_head < 0 ? head : 0);
+    for (int i = threadIdx.x; i < $(s "dim"); i += cta_threads)
+        store_value(to, a.rows.type, i, x[i]);
+}

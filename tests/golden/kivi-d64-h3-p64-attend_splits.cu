@@ -1,0 +1,1007 @@
+#line 1 "templates/cuda/program.cu"
+// program.cu -- one kernel of a layer configuration, with what it is made of.
+
+#line 1 "templates/cuda/prelude.cuh"
+// prelude.cuh -- what NVRTC lacks without the toolkit's headers: types, number formats, reductions.
+//
+// One thread has one float where a host's program has a vector of them: names that parts use mean
+// the same on both.  Programs are compiled with --fmad=false, so that arithmetic that decides codes
+// is never fused; only mul_add is.
+
+typedef signed char        int8_t;
+typedef unsigned char      uint8_t;
+typedef short              int16_t;
+typedef unsigned short     uint16_t;
+typedef int                int32_t;
+typedef unsigned           uint32_t;
+typedef long long          int64_t;
+typedef unsigned long long uint64_t;
+typedef unsigned long long uintptr_t;
+
+#line 1 "runtime/kvl_device_args.h"
+// kvl_device_args.h -- the interface between the runtime and its CUDA kernels.
+//
+// This file is part of every generated CUDA program as well: an edit here changes the text of all
+// of them, and with it their keys on disk.  NVRTC has no <stdint.h>: there the prelude declares the
+// types of fixed width.
+//
+// Every kernel has one argument, one of the structs below by value, and CTAs of KVL__CTA_THREADS
+// threads.  Addresses of device memory are uint64_t.  What a kernel must know of a sequence is in
+// its record, which kernels read and advance: a launch holds no length, so that a captured graph
+// that is launched again goes on where the last launch has ended.
+//
+//   kernel          grid                                     argument
+//   append_rows     rows, num_kv_heads, num_seqs             kvl__device_append
+//   k_encode_rows   units, num_kv_heads, num_seqs            kvl__device_append
+//   v_encode_rows   units, num_kv_heads, num_seqs            kvl__device_append
+//   advance_rows    1                                        kvl__device_append
+//   prepare_query   num_q_heads, num_queries                 kvl__device_attend
+//   attend_splits   max_splits + 1, num_kv_heads, num_queries  kvl__device_attend
+//   merge_splits    num_q_heads, num_queries                 kvl__device_attend
+//   k_restore_rows  rows, num_kv_heads                       kvl__device_restore
+//   v_restore_rows  rows, num_kv_heads                       kvl__device_restore
+
+#ifndef KVL_DEVICE_ARGS_H
+#define KVL_DEVICE_ARGS_H
+
+#ifndef __CUDACC_RTC__
+#include <stdint.h>
+#endif
+
+enum {
+    KVL__DEVICE_ABI = 1,
+    KVL__CTA_THREADS = 128,
+    KVL__BATCH = 64                // sequences or query rows of one launch
+};
+
+// Bits of kvl__device_append.faults.
+enum { KVL__FAULT_NOT_FINITE = 1, KVL__FAULT_SATURATED = 2 };
+
+// A sequence in one layer, in device memory.  Its window is
+//     [num_kv_heads] x { sink keys, sink values, ring of keys, ring of values },
+// 16-bit rows of one head contiguous.  Row r after the sink is in the ring at r mod ring_rows.
+typedef struct kvl__device_seq {
+    int64_t  rows, quantized, dropped;     // as in kvl__extent
+    uint64_t window;
+    uint64_t table;                        // [.] addresses of pages
+    int64_t  first_page;                   // the page that table[0] is
+} kvl__device_seq;
+
+// A view of rows [., num_heads, head_dim]; strides in elements of `type`, a kvl_type.
+typedef struct kvl__device_rows {
+    uint64_t data;
+    int64_t  row_stride, head_stride;
+    int32_t  type, pad;
+} kvl__device_rows;
+
+// Where the rows of a layer are.
+typedef struct kvl__device_windows {
+    int32_t num_kv_heads, sink_len, recent_len, chunk_len, ring_rows, pad;
+} kvl__device_windows;
+
+// num_rows rows of the caller, from first_row on, that join a sequence.
+typedef struct kvl__device_item {
+    uint64_t seq;                          // kvl__device_seq*
+    int32_t  first_row, num_rows;
+} kvl__device_item;
+
+typedef struct kvl__device_append {
+    kvl__device_windows windows;
+    kvl__device_rows    side[2];           // keys, values
+    uint64_t            faults;            // uint32_t*
+    uint64_t            tables[2];         // const float*; [num_kv_heads, table_floats]
+    int32_t             table_floats[2];
+    int32_t             num_seqs, pad;
+    kvl__device_item    items[KVL__BATCH];
+} kvl__device_append;
+
+// One query row.
+typedef struct kvl__device_query {
+    uint64_t seq;
+    int64_t  position;                     // < 0: rows of the sequence + position
+} kvl__device_query;
+
+// Splits: a sequence's visible pages are divided into at most max_splits parts of whole pages, of
+// at least split_rows rows; one part more holds sink and tail.
+typedef struct kvl__device_attend {
+    kvl__device_windows windows;
+    kvl__device_rows    q, o;
+    uint64_t            lse;               // float* [num_queries, num_q_heads], or 0
+    uint64_t            prepared;          // float* [num_queries, num_q_heads, query_floats]
+    uint64_t            o_part;            // float* [num_queries, num_q_heads, parts, dim]
+    uint64_t            lse_part;          // float* [num_queries, num_q_heads, parts]
+    uint64_t            tables[2];
+    int32_t             table_floats[2];
+    float               softmax_scale, soft_cap;
+    int32_t             window_len, split_rows, max_splits, parts;  // parts: max_splits + 1
+    int32_t             num_queries, first_row;    // of the caller's rows
+    int32_t             query_floats, pad;         // copies of a query [., head_dim_k]: plain, basis
+    kvl__device_query   queries[KVL__BATCH];
+} kvl__device_attend;
+
+// Rows [first, first + num) of a sequence, counted from its beginning: num, one a CTA of grid x.
+// Of quantized rows also codes, scales and offsets, as in kvl__decode_args.
+typedef struct kvl__device_restore {
+    kvl__device_windows windows;
+    kvl__device_rows    rows;              // data 0: not asked
+    uint64_t            seq;
+    uint64_t            tables;
+    int32_t             table_floats, only_head;    // only_head < 0: all of grid y
+    int64_t             first;
+    uint64_t            codes, scales, offsets;     // uint16_t*, float*, float*; 0: not asked
+} kvl__device_restore;
+
+#endif
+
+#line 18 "templates/cuda/prelude.cuh"
+
+#define INLINE static __device__ __forceinline__
+#define KERNEL extern "C" __global__ void __launch_bounds__(KVL__CTA_THREADS)
+
+enum { cta_threads = KVL__CTA_THREADS, cta_warps = KVL__CTA_THREADS / 32 };
+
+__device__ const float float_max = 3.402823466e38f;
+
+INLINE float absolute(float x) { return fabsf(x); }
+INLINE float least(float a, float b) { return a < b ? a : b; }
+INLINE float most(float a, float b) { return a > b ? a : b; }
+INLINE float clamp(float x, float lo, float hi) { return x < lo ? lo : x > hi ? hi : x; }
+INLINE int least_of(int a, int b) { return a < b ? a : b; }
+INLINE int most_of(int a, int b) { return a > b ? a : b; }
+INLINE uint32_t bits_of(float x) { return __float_as_uint(x); }
+INLINE float float_of(uint32_t u) { return __uint_as_float(u); }
+
+// Returns a * b + c, rounded once.
+INLINE float mul_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+
+// To the nearest integer, ties to even, of |x| < 2^22: x + 1.5 * 2^23 has no bits below 1.
+INLINE float nearest_even(float x) { return (x + 12582912.0f) - 12582912.0f; }
+INLINE float round_even(float x) { return nearest_even(x); }
+INLINE float truncated(float x) { return (float)(int32_t)x; }
+
+INLINE float round_down(float x)
+{
+    const float t = truncated(x);
+    return t > x ? t - 1.0f : t;
+}
+
+INLINE float round_away(float x)
+{
+    const float t = truncated(x), rest = x - t;
+    return t + (rest <= -0.5f ? -1.0f : rest >= 0.5f ? 1.0f : 0.0f);
+}
+
+INLINE float to_float(uint32_t x) { return (float)(int32_t)x; }
+
+// NUMBER FORMATS
+
+INLINE float f32_of_f16(uint32_t h)
+{
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((uint16_t)h));
+    return x;
+}
+
+// Nearest, ties to even; beyond the range the greatest finite one, as for what is no number.
+INLINE uint32_t f16_of_f32(float x)
+{
+    const float a = float_of(bits_of(least(absolute(x), 65504.0f)) | (bits_of(x) & 0x80000000u));
+    uint16_t h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(a));
+    return h;
+}
+
+INLINE float f32_of_bf16(uint32_t h) { return float_of(h << 16); }
+
+INLINE uint32_t bf16_of_f32(float x)
+{
+    const uint32_t u = bits_of(x), h = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+    return (h & 0x7fffu) >= 0x7f80u ? (h & 0x8000u) | 0x7f7fu : h;
+}
+
+// e5m3: (8 + m) 2^(e - 18), or m 2^-17 at e = 0.
+INLINE float f32_of_e5m3(uint32_t c)
+{
+    return c < 8u ? (float)(int32_t)c * 7.62939453125e-6f : float_of((c << 20) + (112u << 23));
+}
+
+// x >= 0; nearest, ties to even; the greatest is 255.
+INLINE uint32_t e5m3_of_f32(float x)
+{
+    if (x < 6.103515625e-5f) return (uint32_t)(int32_t)nearest_even(x * 131072.0f);
+    const uint32_t u = bits_of(x) - (112u << 23), c = (u + 0x7ffffu + (u >> 20 & 1u)) >> 20;
+    return c > 255u ? 255u : c;
+}
+
+// MEMORY.  Addresses are multiples of what is read.
+
+INLINE uint32_t read_u16(const unsigned char* at) { return *(const uint16_t*)at; }
+INLINE void write_u16(unsigned char* at, uint32_t x) { *(uint16_t*)at = (uint16_t)x; }
+INLINE float read_f16(const unsigned char* at) { return f32_of_f16(read_u16(at)); }
+INLINE float read_bf16(const unsigned char* at) { return f32_of_bf16(read_u16(at)); }
+INLINE float read_e5m3(const unsigned char* at) { return f32_of_e5m3(*at); }
+INLINE float read_i8(const unsigned char* at) { return (float)(int8_t)*at; }
+INLINE uint32_t load_u32(const unsigned char* at) { return *(const uint32_t*)at; }
+
+// The half of a word that lanes l and l + 8 share: bits 8 and up of its halves are lane l + 8's.
+INLINE uint32_t load_narrow(const unsigned char* at, int lane)
+{
+    return load_u32(at + lane % 8 * 4) >> lane / 8 * 8;
+}
+
+// Value i of a row whose type is a kvl_type: f32, f16, bf16.
+INLINE float load_value(uint64_t row, int32_t type, int i)
+{
+    if (type == 0) return ((const float*)row)[i];
+    const uint32_t h = ((const uint16_t*)row)[i];
+    return type == 1 ? f32_of_f16(h) : f32_of_bf16(h);
+}
+
+INLINE void store_value(uint64_t row, int32_t type, int i, float x)
+{
+    if (type == 0) ((float*)row)[i] = x;
+    else ((uint16_t*)row)[i] = (uint16_t)(type == 1 ? f16_of_f32(x) : bf16_of_f32(x));
+}
+
+// Address of a row of one head in a view.
+INLINE uint64_t row_at(const kvl__device_rows& rows, int64_t row, int head)
+{
+    return rows.data + (uint64_t)(row * rows.row_stride + head * rows.head_stride)
+                       * (rows.type == 0 ? 4 : 2);
+}
+
+// WARPS
+
+INLINE float warp_sum(float x)
+{
+    for (int d = 16; d > 0; d /= 2) x += __shfl_xor_sync(0xffffffffu, x, d);
+    return x;
+}
+
+INLINE float warp_most(float x)
+{
+    for (int d = 16; d > 0; d /= 2) x = most(x, __shfl_xor_sync(0xffffffffu, x, d));
+    return x;
+}
+
+#line 4 "templates/cuda/program.cu"
+#line 1 "templates/cuda/config.cuh"
+// config.cuh -- the shape that this program is for, and where the rows of a sequence are.
+
+enum { head_dim_k = 64, head_dim_v = 64 };
+enum { num_heads = 3, page_size = 64 };    // of a KV head
+
+// One KV head's part of a page: its keys, then its values.
+enum { keys_bytes = 1280, values_bytes = 1280 };
+
+INLINE float f32_of_row(uint32_t h) { return f32_of_f16(h); }
+INLINE uint32_t row_of_f32(float x) { return f16_of_f32(x); }
+
+// The 16-bit rows of one KV head: keys [0], values [1].
+typedef struct head_windows {
+    uint16_t* sink[2];
+    uint16_t* ring[2];
+} head_windows;
+
+INLINE head_windows windows_of(const kvl__device_seq* s, const kvl__device_windows& w, int head)
+{
+    const int64_t rows = w.sink_len + w.ring_rows;
+    uint16_t* at = (uint16_t*)s->window + head * rows * (head_dim_k + head_dim_v);
+    head_windows h;
+    h.sink[0] = at;
+    h.sink[1] = h.sink[0] + w.sink_len * (int64_t)head_dim_k;
+    h.ring[0] = h.sink[1] + w.sink_len * (int64_t)head_dim_v;
+    h.ring[1] = h.ring[0] + w.ring_rows * (int64_t)head_dim_k;
+    return h;
+}
+
+// Rows in pages when a sequence has `rows` rows.
+INLINE int quantized_rows(const kvl__device_seq* s, const kvl__device_windows& w, int rows)
+{
+    const int aged = rows - w.sink_len - w.recent_len;
+    return most_of((int)s->quantized, aged > 0 ? aged / w.chunk_len * w.chunk_len : 0);
+}
+
+// Keys [0] or values [1] of one head in a page that is in the table.
+INLINE unsigned char* page_at(const kvl__device_seq* s, int page, int head, int side)
+{
+    return (unsigned char*)((const uint64_t*)s->table)[page - (int)s->first_page]
+           + head * (int64_t)(keys_bytes + values_bytes) + (side ? keys_bytes : 0);
+}
+
+#line 8 "templates/cuda/program.cu"
+#line 1 "templates/cuda/codec.cuh"
+// codec.cuh -- keys at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
+//
+// The order of codes and metadata in a page is the host's, gen/layout.lua.  A cell has 16 lanes and
+// 16 words: channels are lanes, tokens are words.
+// A thread works on one lane of a cell: its 16 words.
+
+#line 8 "templates/cuda/codec.cuh"
+enum { k_dim = 64, k_lane_extent = 64 };
+enum { k_word_extent = 64, k_cell_bytes = 64 };
+enum { k_scales_at = 1024, k_zeros_at = 1152 };
+enum { k_page_bytes = 1280, k_group_size = 32 };
+
+INLINE int64_t k_cell_at(int lane16, int word16)
+{
+#line 16 "templates/cuda/codec.cuh"
+    return (lane16 * (k_dim / 16) + word16) * (int64_t)k_cell_bytes;
+#line 20 "templates/cuda/codec.cuh"
+}
+
+// Codes of the words of a lane, lane % 16 of a cell.
+INLINE void k_get_codes(const unsigned char* cell, int lane, uint32_t* q)
+{
+#line 26 "templates/cuda/codec.cuh"
+    const uint32_t word_0_0 = load_u32(cell + 0 + lane * 4);
+#line 32 "templates/cuda/codec.cuh"
+    q[0] = (word_0_0 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[1] = (word_0_0 >> 16 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[2] = (word_0_0 >> 2 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[3] = (word_0_0 >> 18 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[4] = (word_0_0 >> 4 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[5] = (word_0_0 >> 20 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[6] = (word_0_0 >> 6 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[7] = (word_0_0 >> 22 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[8] = (word_0_0 >> 8 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[9] = (word_0_0 >> 24 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[10] = (word_0_0 >> 10 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[11] = (word_0_0 >> 26 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[12] = (word_0_0 >> 12 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[13] = (word_0_0 >> 28 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[14] = (word_0_0 >> 14 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[15] = word_0_0 >> 30;
+#line 35 "templates/cuda/codec.cuh"
+}
+
+// The inverse.  All lanes of a warp take part, since lanes l and l + 8 may share words; `write`
+// says whether this one has a lane.
+INLINE void k_put_codes(unsigned char* cell, int lane, const uint32_t* q, bool write)
+{
+#line 42 "templates/cuda/codec.cuh"
+    {
+        const uint32_t word = ((uint32_t)q[0] & 3u) | ((uint32_t)q[1] & 3u) << 16 | ((uint32_t)q[2] & 3u) << 2 | ((uint32_t)q[3] & 3u) << 18 | ((uint32_t)q[4] & 3u) << 4 | ((uint32_t)q[5] & 3u) << 20 | ((uint32_t)q[6] & 3u) << 6 | ((uint32_t)q[7] & 3u) << 22 | ((uint32_t)q[8] & 3u) << 8 | ((uint32_t)q[9] & 3u) << 24 | ((uint32_t)q[10] & 3u) << 10 | ((uint32_t)q[11] & 3u) << 26 | ((uint32_t)q[12] & 3u) << 12 | ((uint32_t)q[13] & 3u) << 28 | ((uint32_t)q[14] & 3u) << 14 | ((uint32_t)q[15] & 3u) << 30;
+#line 48 "templates/cuda/codec.cuh"
+        if (write) *(uint32_t*)(cell + 0 + lane * 4) = word;
+#line 50 "templates/cuda/codec.cuh"
+    }
+#line 56 "templates/cuda/codec.cuh"
+}
+
+#line 61 "templates/cuda/codec.cuh"
+// METADATA
+
+// Index of the scale of a word and a lane.
+INLINE int k_group(int word, int lane)
+{
+#line 67 "templates/cuda/codec.cuh"
+    return lane / k_group_size * k_word_extent + word;
+#line 71 "templates/cuda/codec.cuh"
+}
+
+INLINE float k_read_scale(const unsigned char* page, int group)
+{
+    return read_e5m3(page + k_scales_at + group * 1);
+}
+
+INLINE float k_read_offset(const unsigned char* page, int group, float scale)
+{
+    enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
+#line 82 "templates/cuda/codec.cuh"
+    page += k_zeros_at + group * 1;
+    const float zero = read_i8(page);
+#line 85 "templates/cuda/codec.cuh"
+    return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
+}
+
+// The numbers that turn a value into its code: round((x - offset) * inverse).
+typedef struct k_grid {
+    float offset, inverse;
+} k_grid;
+
+// Fits a group and stores its scale and zero.
+#line 95 "templates/cuda/codec.cuh"
+INLINE k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
+#line 99 "templates/cuda/codec.cuh"
+{
+    enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
+    k_grid grid = { 0.0f, 0.0f };
+    uint32_t scale_code;
+    float scale;
+#line 105 "templates/cuda/codec.cuh"
+    uint32_t zero_code;
+    lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
+    hi += 0.0f;
+    const float unit = (float)(1 << bits) / 32.0f;
+    const float range = least(hi - lo, float_max), mid = 0.5f * lo + 0.5f * hi;
+    const float wanted = most(range / (float)code_max, absolute(mid) / (127.0f * unit));
+    float zero;
+    scale_code = e5m3_of_f32(wanted);
+    if (wanted > 0.0f && scale_code == 0) scale_code = 1;
+    for (;; ++scale_code) {
+        scale = f32_of_e5m3(scale_code);
+        const float step = scale * unit;
+        zero = scale > 0.0f ? nearest_even(clamp(mid / step, -127.0f, 127.0f)) : 0.0f;
+        if (scale_code == 255) break;
+        if (0.5f * range + absolute(mid - zero * step) <= scale * (float)half_codes) break;
+    }
+    zero_code = (uint32_t)(int32_t)zero & 255u;
+    grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
+    grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+#line 115 "templates/cuda/codec.cuh"
+    page[k_scales_at + group] = (unsigned char)scale_code;
+#line 115 "templates/cuda/codec.cuh"
+    page[k_zeros_at + group] = (unsigned char)zero_code;
+#line 120 "templates/cuda/codec.cuh"
+    return grid;
+}
+
+// The code of a value: round((x - offset) * inverse) within the range of codes.  What is not a
+// number, 0 times an infinite inverse, gets the lowest code.
+INLINE uint32_t k_code_of(float x, k_grid grid)
+{
+    const float zero_point = 0.0f, code_max = 3.0f;
+    float y = (x - grid.offset) * grid.inverse;
+    y = most(y, -zero_point);
+    y = least(y, code_max - zero_point);
+    return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
+}
+#line 134 "templates/cuda/codec.cuh"
+
+// Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
+INLINE void k_read_lane(const unsigned char* page, int lane, int word16, float* x)
+{
+    uint32_t q[16];
+    k_get_codes(page + k_cell_at(lane / 16, word16), lane % 16, q);
+#line 143 "templates/cuda/codec.cuh"
+    for (int i = 0; i < 16; ++i) {
+        const int group = k_group(word16 * 16 + i, lane);
+        const float scale = k_read_scale(page, group);
+        x[i] = scale * to_float(q[i]) + k_read_offset(page, group, scale);
+    }
+#line 154 "templates/cuda/codec.cuh"
+}
+
+// One value.
+INLINE float k_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
+{
+#line 160 "templates/cuda/codec.cuh"
+    const int lane = row, word = channel;
+#line 164 "templates/cuda/codec.cuh"
+    uint32_t q[16];
+    k_get_codes(page + k_cell_at(lane / 16, word / 16), lane % 16, q);
+    uint32_t picked = q[0];
+    for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
+    *code = picked;
+#line 172 "templates/cuda/codec.cuh"
+    const int group = k_group(word, lane);
+    const float scale = k_read_scale(page, group);
+    return scale * to_float(picked) + k_read_offset(page, group, scale);
+#line 176 "templates/cuda/codec.cuh"
+}
+
+#line 8 "templates/cuda/program.cu"
+#line 1 "templates/cuda/codec.cuh"
+// codec.cuh -- values at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
+//
+// The order of codes and metadata in a page is the host's, gen/layout.lua.  A cell has 16 lanes and
+// 16 words: tokens are words, channels are lanes.
+// A thread works on one lane of a cell: its 16 words.
+
+#line 8 "templates/cuda/codec.cuh"
+enum { v_dim = 64, v_lane_extent = 64 };
+enum { v_word_extent = 64, v_cell_bytes = 64 };
+enum { v_scales_at = 1024, v_zeros_at = 1152 };
+enum { v_page_bytes = 1280, v_group_size = 32 };
+
+INLINE int64_t v_cell_at(int lane16, int word16)
+{
+#line 18 "templates/cuda/codec.cuh"
+    return (word16 * (v_dim / 16) + lane16) * (int64_t)v_cell_bytes;
+#line 20 "templates/cuda/codec.cuh"
+}
+
+// Codes of the words of a lane, lane % 16 of a cell.
+INLINE void v_get_codes(const unsigned char* cell, int lane, uint32_t* q)
+{
+#line 26 "templates/cuda/codec.cuh"
+    const uint32_t word_0_0 = load_u32(cell + 0 + lane * 4);
+#line 32 "templates/cuda/codec.cuh"
+    q[0] = (word_0_0 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[1] = (word_0_0 >> 16 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[2] = (word_0_0 >> 2 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[3] = (word_0_0 >> 18 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[4] = (word_0_0 >> 4 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[5] = (word_0_0 >> 20 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[6] = (word_0_0 >> 6 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[7] = (word_0_0 >> 22 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[8] = (word_0_0 >> 8 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[9] = (word_0_0 >> 24 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[10] = (word_0_0 >> 10 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[11] = (word_0_0 >> 26 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[12] = (word_0_0 >> 12 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[13] = (word_0_0 >> 28 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[14] = (word_0_0 >> 14 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[15] = word_0_0 >> 30;
+#line 35 "templates/cuda/codec.cuh"
+}
+
+// The inverse.  All lanes of a warp take part, since lanes l and l + 8 may share words; `write`
+// says whether this one has a lane.
+INLINE void v_put_codes(unsigned char* cell, int lane, const uint32_t* q, bool write)
+{
+#line 42 "templates/cuda/codec.cuh"
+    {
+        const uint32_t word = ((uint32_t)q[0] & 3u) | ((uint32_t)q[1] & 3u) << 16 | ((uint32_t)q[2] & 3u) << 2 | ((uint32_t)q[3] & 3u) << 18 | ((uint32_t)q[4] & 3u) << 4 | ((uint32_t)q[5] & 3u) << 20 | ((uint32_t)q[6] & 3u) << 6 | ((uint32_t)q[7] & 3u) << 22 | ((uint32_t)q[8] & 3u) << 8 | ((uint32_t)q[9] & 3u) << 24 | ((uint32_t)q[10] & 3u) << 10 | ((uint32_t)q[11] & 3u) << 26 | ((uint32_t)q[12] & 3u) << 12 | ((uint32_t)q[13] & 3u) << 28 | ((uint32_t)q[14] & 3u) << 14 | ((uint32_t)q[15] & 3u) << 30;
+#line 48 "templates/cuda/codec.cuh"
+        if (write) *(uint32_t*)(cell + 0 + lane * 4) = word;
+#line 50 "templates/cuda/codec.cuh"
+    }
+#line 56 "templates/cuda/codec.cuh"
+}
+
+#line 61 "templates/cuda/codec.cuh"
+// METADATA
+
+// Index of the scale of a word and a lane.
+INLINE int v_group(int word, int lane)
+{
+#line 67 "templates/cuda/codec.cuh"
+    return lane / v_group_size * v_word_extent + word;
+#line 71 "templates/cuda/codec.cuh"
+}
+
+INLINE float v_read_scale(const unsigned char* page, int group)
+{
+    return read_e5m3(page + v_scales_at + group * 1);
+}
+
+INLINE float v_read_offset(const unsigned char* page, int group, float scale)
+{
+    enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
+#line 82 "templates/cuda/codec.cuh"
+    page += v_zeros_at + group * 1;
+    const float zero = read_i8(page);
+#line 85 "templates/cuda/codec.cuh"
+    return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
+}
+
+// The numbers that turn a value into its code: round((x - offset) * inverse).
+typedef struct v_grid {
+    float offset, inverse;
+} v_grid;
+
+// Fits a group and stores its scale and zero.
+#line 95 "templates/cuda/codec.cuh"
+INLINE v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
+#line 99 "templates/cuda/codec.cuh"
+{
+    enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
+    v_grid grid = { 0.0f, 0.0f };
+    uint32_t scale_code;
+    float scale;
+#line 105 "templates/cuda/codec.cuh"
+    uint32_t zero_code;
+    lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
+    hi += 0.0f;
+    const float unit = (float)(1 << bits) / 32.0f;
+    const float range = least(hi - lo, float_max), mid = 0.5f * lo + 0.5f * hi;
+    const float wanted = most(range / (float)code_max, absolute(mid) / (127.0f * unit));
+    float zero;
+    scale_code = e5m3_of_f32(wanted);
+    if (wanted > 0.0f && scale_code == 0) scale_code = 1;
+    for (;; ++scale_code) {
+        scale = f32_of_e5m3(scale_code);
+        const float step = scale * unit;
+        zero = scale > 0.0f ? nearest_even(clamp(mid / step, -127.0f, 127.0f)) : 0.0f;
+        if (scale_code == 255) break;
+        if (0.5f * range + absolute(mid - zero * step) <= scale * (float)half_codes) break;
+    }
+    zero_code = (uint32_t)(int32_t)zero & 255u;
+    grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
+    grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+#line 115 "templates/cuda/codec.cuh"
+    page[v_scales_at + group] = (unsigned char)scale_code;
+#line 115 "templates/cuda/codec.cuh"
+    page[v_zeros_at + group] = (unsigned char)zero_code;
+#line 120 "templates/cuda/codec.cuh"
+    return grid;
+}
+
+// The code of a value: round((x - offset) * inverse) within the range of codes.  What is not a
+// number, 0 times an infinite inverse, gets the lowest code.
+INLINE uint32_t v_code_of(float x, v_grid grid)
+{
+    const float zero_point = 0.0f, code_max = 3.0f;
+    float y = (x - grid.offset) * grid.inverse;
+    y = most(y, -zero_point);
+    y = least(y, code_max - zero_point);
+    return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
+}
+#line 134 "templates/cuda/codec.cuh"
+
+// Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
+INLINE void v_read_lane(const unsigned char* page, int lane, int word16, float* x)
+{
+    uint32_t q[16];
+    v_get_codes(page + v_cell_at(lane / 16, word16), lane % 16, q);
+#line 143 "templates/cuda/codec.cuh"
+    for (int i = 0; i < 16; ++i) {
+        const int group = v_group(word16 * 16 + i, lane);
+        const float scale = v_read_scale(page, group);
+        x[i] = scale * to_float(q[i]) + v_read_offset(page, group, scale);
+    }
+#line 154 "templates/cuda/codec.cuh"
+}
+
+// One value.
+INLINE float v_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
+{
+#line 162 "templates/cuda/codec.cuh"
+    const int lane = channel, word = row;
+#line 164 "templates/cuda/codec.cuh"
+    uint32_t q[16];
+    v_get_codes(page + v_cell_at(lane / 16, word / 16), lane % 16, q);
+    uint32_t picked = q[0];
+    for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
+    *code = picked;
+#line 172 "templates/cuda/codec.cuh"
+    const int group = v_group(word, lane);
+    const float scale = v_read_scale(page, group);
+    return scale * to_float(picked) + v_read_offset(page, group, scale);
+#line 176 "templates/cuda/codec.cuh"
+}
+
+#line 19 "templates/cuda/program.cu"
+#line 1 "templates/cuda/attend_splits.cu"
+// attend_splits.cu -- attention of a query row over one part of the rows that it sees.
+//
+//   grid  max_splits + 1, num_kv_heads, num_queries: pages of a split, or at max_splits the windows
+//   a.o_part    [num_queries, num_q_heads, parts, head_dim_v]  f32, normalised; of pages in the
+//               basis of the values' codec
+//   a.lse_part  [num_queries, num_q_heads, parts]  natural log; nothing visible: -inf and o = 0
+//
+// A strip of rows at a time, for the num_heads query heads of a KV head: a thread scores a token,
+// then adds up a channel.  Rows that are not visible are not read: whatever their memory holds.
+
+#line 1 "templates/cuda/visible.cuh"
+// visible.cuh -- which rows a query sees, and in which parts they are read.
+
+// Ranges [begin, end) of rows: of the sink; in pages and in the ring, counted after the sink.
+typedef struct visible {
+    int sink_begin, sink_end, page_begin, page_end, tail_begin, tail_end;
+    int first_page, pages_per_split, num_splits;
+} visible;
+
+// The rows before query row `query`, itself included, of these the newest window_len.
+INLINE visible see(const kvl__device_attend& a, int query)
+{
+    const kvl__device_seq* s = (const kvl__device_seq*)a.queries[query].seq;
+    const int64_t asked = a.queries[query].position;
+    const int64_t position = asked < 0 ? s->rows + asked : asked;
+    const int rows = (int)s->rows, quantized = (int)s->quantized;
+    const int end = position + 1 < rows ? (int)position + 1 : rows;
+    const int64_t oldest = a.window_len > 0 ? position + 1 - a.window_len : 0;
+    const int begin = oldest < 0 ? 0 : oldest < end ? (int)oldest : end;
+    const int sink = least_of(rows, a.windows.sink_len);
+    visible v = { 0, 0, 0, 0, 0, 0, 0, 1, 0 };
+    if (begin >= end) return v;
+    v.sink_begin = least_of(begin, sink);
+    v.sink_end = least_of(end, sink);
+    const int last = most_of(0, end - sink);
+    const int first = least_of(last, most_of(begin - sink, (int)s->dropped));
+    v.page_begin = least_of(first, quantized);
+    v.page_end = least_of(last, quantized);
+    v.tail_begin = most_of(first, quantized);
+    v.tail_end = most_of(last, quantized);
+    if (v.page_begin >= v.page_end) return v;
+    v.first_page = v.page_begin / page_size;
+    const int pages = (v.page_end - 1) / page_size - v.first_page + 1;
+    const int fewest = (a.split_rows + page_size - 1) / page_size;
+    v.pages_per_split = most_of(fewest, (pages + a.max_splits - 1) / a.max_splits);
+    v.num_splits = (pages + v.pages_per_split - 1) / v.pages_per_split;
+    return v;
+}
+
+#line 12 "templates/cuda/attend_splits.cu"
+#line 1 "templates/cuda/softmax.cuh"
+// softmax.cuh -- online softmax of a strip of scores, one warp a head.
+//
+// The empty set is max = -inf, sum = 0, o = 0.  Every value is shared by the CTA.
+
+enum { strip_rows = cta_threads };
+
+typedef struct softmax {
+    float scores[num_heads][strip_rows];       // of a strip; then weights
+    float max[num_heads], sum[num_heads];
+    float shrink[num_heads];                   // what the output so far is multiplied with
+} softmax;
+
+INLINE float hidden_score() { return -__int_as_float(0x7f800000); }
+
+INLINE void softmax_start(softmax* s)
+{
+    for (int head = threadIdx.x; head < num_heads; head += cta_threads) {
+        s->max[head] = hidden_score();
+        s->sum[head] = 0.0f;
+    }
+}
+
+// cap * tanh(s / cap)
+INLINE float capped(float score, float cap)
+{
+    return cap > 0.0f ? cap * tanhf(score / cap) : score;
+}
+
+// Scores [num_heads, rows], capped, -inf where not visible, become weights.
+INLINE void softmax_add(softmax* s, int rows)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    __syncthreads();
+    for (int head = warp; head < num_heads; head += cta_warps) {
+        float top = s->max[head], sum = 0.0f;
+        for (int i = lane; i < rows; i += 32) top = most(top, s->scores[head][i]);
+        top = warp_most(top);
+        const bool any = top > hidden_score();
+        for (int i = lane; i < rows; i += 32) {
+            const float weight = any ? expf(s->scores[head][i] - top) : 0.0f;
+            s->scores[head][i] = weight;
+            sum += weight;
+        }
+        sum = warp_sum(sum);
+        const float shrink = any ? expf(s->max[head] - top) : 1.0f;
+        __syncwarp();
+        if (lane == 0) {
+            s->shrink[head] = shrink;
+            s->sum[head] = s->sum[head] * shrink + sum;
+            s->max[head] = top;
+        }
+    }
+    __syncthreads();
+}
+
+#line 13 "templates/cuda/attend_splits.cu"
+
+#line 15 "templates/cuda/attend_splits.cu"
+enum { each = 1 };             // channels of a thread
+enum { slices = 2 };     // threads of a channel: tiles in turn
+
+typedef struct workspace {
+    float q[num_heads][head_dim_k];
+    softmax state;
+} workspace;
+
+// Outputs of this thread's channels.
+typedef struct outputs {
+    float of[each][num_heads];
+} outputs;
+
+INLINE int channel_of(int i)
+{
+    return slices > 1 ? threadIdx.x % head_dim_v : i * cta_threads + threadIdx.x;
+}
+
+INLINE int slice_of() { return slices > 1 ? threadIdx.x / head_dim_v : 0; }
+
+// The copy of the queries that a part is scored with.
+INLINE void load_queries(const kvl__device_attend& a, int query, int head, int copy, workspace* w)
+{
+    const int64_t row = (query * (int64_t)gridDim.y + head) * num_heads;
+    const float* from = (const float*)a.prepared + row * a.query_floats + copy * head_dim_k;
+    for (int i = threadIdx.x; i < num_heads * head_dim_k; i += cta_threads)
+        w->q[i / head_dim_k][i % head_dim_k] =
+            from[i / head_dim_k * (int64_t)a.query_floats + i % head_dim_k];
+    softmax_start(&w->state);
+    __syncthreads();
+}
+
+INLINE void start_outputs(outputs* o)
+{
+    for (int i = 0; i < each; ++i)
+        for (int head = 0; head < num_heads; ++head) o->of[i][head] = 0.0f;
+}
+
+INLINE void shrink_outputs(const softmax& state, outputs* o)
+{
+    for (int i = 0; i < each; ++i)
+        for (int head = 0; head < num_heads; ++head) o->of[i][head] *= state.shrink[head];
+}
+
+// PAGES
+
+// Scores of this thread's row of the strip that begins at `strip`.
+INLINE void score_token(const kvl__device_attend& a, const kvl__device_seq* s, int head,
+                        int row, bool is_visible, workspace* w)
+{
+    float sums[num_heads];
+    for (int h = 0; h < num_heads; ++h) sums[h] = 0.0f;
+    if (is_visible) {
+        const unsigned char* keys = page_at(s, row / page_size, head, 0);
+        const int lane = row % page_size;
+#pragma unroll 1
+        for (int at = 0; at < head_dim_k / 16; ++at) {
+            float x[16];
+            k_read_lane(keys, lane, at, x);
+            for (int h = 0; h < num_heads; ++h)
+                for (int i = 0; i < 16; ++i) sums[h] = mul_add(w->q[h][at * 16 + i], x[i], sums[h]);
+        }
+    }
+    for (int h = 0; h < num_heads; ++h)
+        w->state.scores[h][threadIdx.x] = is_visible ? capped(sums[h], a.soft_cap) : hidden_score();
+}
+
+// Values of the strip's rows [begin, end) join the outputs; rows are counted from its first.
+INLINE void add_values(const kvl__device_seq* s, int head, int strip, int begin, int end,
+                       const workspace* w, outputs* o)
+{
+#pragma unroll 1
+    for (int tile = slice_of(); tile * 16 < end; tile += slices) {
+        const int row = strip + tile * 16;
+        if (slice_of() >= slices || tile * 16 + 16 <= begin) continue;
+        const unsigned char* values = page_at(s, row / page_size, head, 1);
+        for (int i = 0; i < each; ++i) {
+            if (channel_of(i) >= head_dim_v) continue;
+            float x[16];
+            v_read_lane(values, channel_of(i), row % page_size / 16, x);
+            for (int t = 0; t < 16; ++t) {
+                const int at = tile * 16 + t;
+                if (at < begin || at >= end) x[t] = 0.0f;
+                for (int h = 0; h < num_heads; ++h)
+                    o->of[i][h] = mul_add(w->state.scores[h][at], x[t], o->of[i][h]);
+            }
+        }
+    }
+}
+
+INLINE void attend_pages(const kvl__device_attend& a, const kvl__device_seq* s, int head,
+                         int begin, int end, workspace* w, outputs* o)
+{
+#pragma unroll 1
+    for (int strip = begin / 16 * 16; strip < end; strip += strip_rows) {
+        const int row = strip + threadIdx.x;
+        score_token(a, s, head, row, row >= begin && row < end, w);
+        softmax_add(&w->state, strip_rows);
+        shrink_outputs(w->state, o);
+        add_values(s, head, strip, most_of(0, begin - strip), least_of(strip_rows, end - strip), w,
+                   o);
+        __syncthreads();
+    }
+}
+
+// WINDOWS
+
+// Row `at` of the visible rows of the sink, then of the ring.
+INLINE const uint16_t* window_row(const kvl__device_attend& a, const head_windows& h,
+                                  const visible& v, int side, int at)
+{
+    const int in_sink = v.sink_end - v.sink_begin;
+    const int64_t dim = side ? head_dim_v : head_dim_k;
+    if (at < in_sink) return h.sink[side] + (v.sink_begin + at) * dim;
+    return h.ring[side] + (v.tail_begin + at - in_sink) % a.windows.ring_rows * dim;
+}
+
+// Two threads a row: neighbours read 32 bytes together.
+INLINE void score_row(const kvl__device_attend& a, const uint16_t* row, bool is_visible,
+                      workspace* w)
+{
+    float sums[num_heads];
+    for (int h = 0; h < num_heads; ++h) sums[h] = 0.0f;
+#pragma unroll 1
+    for (int at = threadIdx.x % 2 * 8; is_visible && at < head_dim_k; at += 16) {
+        const uint4 part = *(const uint4*)(row + at);
+        const uint32_t pairs[4] = { part.x, part.y, part.z, part.w };
+        for (int i = 0; i < 8; ++i) {
+            const float x = f32_of_row(pairs[i / 2] >> i % 2 * 16 & 0xffffu);
+            for (int h = 0; h < num_heads; ++h) sums[h] = mul_add(w->q[h][at + i], x, sums[h]);
+        }
+    }
+    for (int h = 0; h < num_heads; ++h) {
+        const float sum = sums[h] + __shfl_xor_sync(0xffffffffu, sums[h], 1);
+        if (threadIdx.x % 2 == 0)
+            w->state.scores[h][threadIdx.x / 2] =
+                is_visible ? capped(sum, a.soft_cap) : hidden_score();
+    }
+}
+
+INLINE void attend_windows(const kvl__device_attend& a, const head_windows& windows,
+                           const visible& v, workspace* w, outputs* o)
+{
+    enum { rows = strip_rows / 2 };
+    const int count = v.sink_end - v.sink_begin + v.tail_end - v.tail_begin;
+#pragma unroll 1
+    for (int strip = 0; strip < count; strip += rows) {
+        const int at = strip + threadIdx.x / 2;
+        score_row(a, window_row(a, windows, v, 0, least_of(at, count - 1)), at < count, w);
+        softmax_add(&w->state, rows);
+        shrink_outputs(w->state, o);
+        const int end = least_of(rows, count - strip);
+#pragma unroll 1
+        for (int i = slice_of(); i < end && slice_of() < slices; i += slices) {
+            const uint16_t* row = window_row(a, windows, v, 1, strip + i);
+            for (int k = 0; k < each; ++k) {
+                if (channel_of(k) >= head_dim_v) continue;
+                const float x = f32_of_row(row[channel_of(k)]);
+                for (int h = 0; h < num_heads; ++h)
+                    o->of[k][h] = mul_add(w->state.scores[h][i], x, o->of[k][h]);
+            }
+        }
+        __syncthreads();
+    }
+}
+
+// The part's result: slices join in shared memory, where scores were.
+INLINE void store_part(const kvl__device_attend& a, int query, int head, int part, workspace* w,
+                       const outputs& o)
+{
+    const int64_t first = (query * (int64_t)gridDim.y + head) * num_heads;
+    float* sums = w->state.scores[0];
+    for (int h = 0; h < num_heads; ++h) {
+        const int64_t at = (first + h) * a.parts + part;
+        const float sum = w->state.sum[h], share = sum > 0.0f ? 1.0f / sum : 0.0f;
+        float* to = (float*)a.o_part + at * head_dim_v;
+        if (threadIdx.x == 0)
+            ((float*)a.lse_part)[at] = sum > 0.0f ? w->state.max[h] + logf(sum) : hidden_score();
+#line 194 "templates/cuda/attend_splits.cu"
+        __syncthreads();
+        sums[threadIdx.x] = o.of[0][h];
+        __syncthreads();
+        if (threadIdx.x >= head_dim_v) continue;
+        float all = 0.0f;
+        for (int slice = 0; slice < slices; ++slice) all += sums[slice * head_dim_v + threadIdx.x];
+        to[threadIdx.x] = all * share;
+#line 206 "templates/cuda/attend_splits.cu"
+    }
+}
+
+KERNEL attend_splits(const __grid_constant__ kvl__device_attend a)
+{
+    __shared__ workspace w;
+    const int part = blockIdx.x, head = blockIdx.y, query = blockIdx.z;
+    const kvl__device_seq* s = (const kvl__device_seq*)a.queries[query].seq;
+    const visible v = see(a, query);
+    const bool is_window = part == a.max_splits;
+    outputs o;
+    if (!is_window && part >= v.num_splits) return;        // merge_splits does not read it
+    start_outputs(&o);
+    load_queries(a, query, head, is_window ? 0 : 0, &w);
+    if (is_window) {
+        attend_windows(a, windows_of(s, a.windows, head), v, &w, &o);
+    } else {
+        const int first = (v.first_page + part * v.pages_per_split) * page_size;
+        attend_pages(a, s, head, most_of(v.page_begin, first),
+                     least_of(v.page_end, first + v.pages_per_split * page_size), &w, &o);
+    }
+    store_part(a, query, head, part, &w, o);
+}
+

@@ -1,0 +1,988 @@
+#line 1 "templates/cuda/program.cu"
+// program.cu -- one kernel of a layer configuration, with what it is made of.
+
+#line 1 "templates/cuda/prelude.cuh"
+// prelude.cuh -- what NVRTC lacks without the toolkit's headers: types, number formats, reductions.
+//
+// One thread has one float where a host's program has a vector of them: names that parts use mean
+// the same on both.  Programs are compiled with --fmad=false, so that arithmetic that decides codes
+// is never fused; only mul_add is.
+
+typedef signed char        int8_t;
+typedef unsigned char      uint8_t;
+typedef short              int16_t;
+typedef unsigned short     uint16_t;
+typedef int                int32_t;
+typedef unsigned           uint32_t;
+typedef long long          int64_t;
+typedef unsigned long long uint64_t;
+typedef unsigned long long uintptr_t;
+
+#line 1 "runtime/kvl_device_args.h"
+// kvl_device_args.h -- the interface between the runtime and its CUDA kernels.
+//
+// This file is part of every generated CUDA program as well: an edit here changes the text of all
+// of them, and with it their keys on disk.  NVRTC has no <stdint.h>: there the prelude declares the
+// types of fixed width.
+//
+// Every kernel has one argument, one of the structs below by value, and CTAs of KVL__CTA_THREADS
+// threads.  Addresses of device memory are uint64_t.  What a kernel must know of a sequence is in
+// its record, which kernels read and advance: a launch holds no length, so that a captured graph
+// that is launched again goes on where the last launch has ended.
+//
+//   kernel          grid                                     argument
+//   append_rows     rows, num_kv_heads, num_seqs             kvl__device_append
+//   k_encode_rows   units, num_kv_heads, num_seqs            kvl__device_append
+//   v_encode_rows   units, num_kv_heads, num_seqs            kvl__device_append
+//   advance_rows    1                                        kvl__device_append
+//   prepare_query   num_q_heads, num_queries                 kvl__device_attend
+//   attend_splits   max_splits + 1, num_kv_heads, num_queries  kvl__device_attend
+//   merge_splits    num_q_heads, num_queries                 kvl__device_attend
+//   k_restore_rows  rows, num_kv_heads                       kvl__device_restore
+//   v_restore_rows  rows, num_kv_heads                       kvl__device_restore
+
+#ifndef KVL_DEVICE_ARGS_H
+#define KVL_DEVICE_ARGS_H
+
+#ifndef __CUDACC_RTC__
+#include <stdint.h>
+#endif
+
+enum {
+    KVL__DEVICE_ABI = 1,
+    KVL__CTA_THREADS = 128,
+    KVL__BATCH = 64                // sequences or query rows of one launch
+};
+
+// Bits of kvl__device_append.faults.
+enum { KVL__FAULT_NOT_FINITE = 1, KVL__FAULT_SATURATED = 2 };
+
+// A sequence in one layer, in device memory.  Its window is
+//     [num_kv_heads] x { sink keys, sink values, ring of keys, ring of values },
+// 16-bit rows of one head contiguous.  Row r after the sink is in the ring at r mod ring_rows.
+typedef struct kvl__device_seq {
+    int64_t  rows, quantized, dropped;     // as in kvl__extent
+    uint64_t window;
+    uint64_t table;                        // [.] addresses of pages
+    int64_t  first_page;                   // the page that table[0] is
+} kvl__device_seq;
+
+// A view of rows [., num_heads, head_dim]; strides in elements of `type`, a kvl_type.
+typedef struct kvl__device_rows {
+    uint64_t data;
+    int64_t  row_stride, head_stride;
+    int32_t  type, pad;
+} kvl__device_rows;
+
+// Where the rows of a layer are.
+typedef struct kvl__device_windows {
+    int32_t num_kv_heads, sink_len, recent_len, chunk_len, ring_rows, pad;
+} kvl__device_windows;
+
+// num_rows rows of the caller, from first_row on, that join a sequence.
+typedef struct kvl__device_item {
+    uint64_t seq;                          // kvl__device_seq*
+    int32_t  first_row, num_rows;
+} kvl__device_item;
+
+typedef struct kvl__device_append {
+    kvl__device_windows windows;
+    kvl__device_rows    side[2];           // keys, values
+    uint64_t            faults;            // uint32_t*
+    uint64_t            tables[2];         // const float*; [num_kv_heads, table_floats]
+    int32_t             table_floats[2];
+    int32_t             num_seqs, pad;
+    kvl__device_item    items[KVL__BATCH];
+} kvl__device_append;
+
+// One query row.
+typedef struct kvl__device_query {
+    uint64_t seq;
+    int64_t  position;                     // < 0: rows of the sequence + position
+} kvl__device_query;
+
+// Splits: a sequence's visible pages are divided into at most max_splits parts of whole pages, of
+// at least split_rows rows; one part more holds sink and tail.
+typedef struct kvl__device_attend {
+    kvl__device_windows windows;
+    kvl__device_rows    q, o;
+    uint64_t            lse;               // float* [num_queries, num_q_heads], or 0
+    uint64_t            prepared;          // float* [num_queries, num_q_heads, query_floats]
+    uint64_t            o_part;            // float* [num_queries, num_q_heads, parts, dim]
+    uint64_t            lse_part;          // float* [num_queries, num_q_heads, parts]
+    uint64_t            tables[2];
+    int32_t             table_floats[2];
+    float               softmax_scale, soft_cap;
+    int32_t             window_len, split_rows, max_splits, parts;  // parts: max_splits + 1
+    int32_t             num_queries, first_row;    // of the caller's rows
+    int32_t             query_floats, pad;         // copies of a query [., head_dim_k]: plain, basis
+    kvl__device_query   queries[KVL__BATCH];
+} kvl__device_attend;
+
+// Rows [first, first + num) of a sequence, counted from its beginning: num, one a CTA of grid x.
+// Of quantized rows also codes, scales and offsets, as in kvl__decode_args.
+typedef struct kvl__device_restore {
+    kvl__device_windows windows;
+    kvl__device_rows    rows;              // data 0: not asked
+    uint64_t            seq;
+    uint64_t            tables;
+    int32_t             table_floats, only_head;    // only_head < 0: all of grid y
+    int64_t             first;
+    uint64_t            codes, scales, offsets;     // uint16_t*, float*, float*; 0: not asked
+} kvl__device_restore;
+
+#endif
+
+#line 18 "templates/cuda/prelude.cuh"
+
+#define INLINE static __device__ __forceinline__
+#define KERNEL extern "C" __global__ void __launch_bounds__(KVL__CTA_THREADS)
+
+enum { cta_threads = KVL__CTA_THREADS, cta_warps = KVL__CTA_THREADS / 32 };
+
+__device__ const float float_max = 3.402823466e38f;
+
+INLINE float absolute(float x) { return fabsf(x); }
+INLINE float least(float a, float b) { return a < b ? a : b; }
+INLINE float most(float a, float b) { return a > b ? a : b; }
+INLINE float clamp(float x, float lo, float hi) { return x < lo ? lo : x > hi ? hi : x; }
+INLINE int least_of(int a, int b) { return a < b ? a : b; }
+INLINE int most_of(int a, int b) { return a > b ? a : b; }
+INLINE uint32_t bits_of(float x) { return __float_as_uint(x); }
+INLINE float float_of(uint32_t u) { return __uint_as_float(u); }
+
+// Returns a * b + c, rounded once.
+INLINE float mul_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+
+// To the nearest integer, ties to even, of |x| < 2^22: x + 1.5 * 2^23 has no bits below 1.
+INLINE float nearest_even(float x) { return (x + 12582912.0f) - 12582912.0f; }
+INLINE float round_even(float x) { return nearest_even(x); }
+INLINE float truncated(float x) { return (float)(int32_t)x; }
+
+INLINE float round_down(float x)
+{
+    const float t = truncated(x);
+    return t > x ? t - 1.0f : t;
+}
+
+INLINE float round_away(float x)
+{
+    const float t = truncated(x), rest = x - t;
+    return t + (rest <= -0.5f ? -1.0f : rest >= 0.5f ? 1.0f : 0.0f);
+}
+
+INLINE float to_float(uint32_t x) { return (float)(int32_t)x; }
+
+// NUMBER FORMATS
+
+INLINE float f32_of_f16(uint32_t h)
+{
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((uint16_t)h));
+    return x;
+}
+
+// Nearest, ties to even; beyond the range the greatest finite one, as for what is no number.
+INLINE uint32_t f16_of_f32(float x)
+{
+    const float a = float_of(bits_of(least(absolute(x), 65504.0f)) | (bits_of(x) & 0x80000000u));
+    uint16_t h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(a));
+    return h;
+}
+
+INLINE float f32_of_bf16(uint32_t h) { return float_of(h << 16); }
+
+INLINE uint32_t bf16_of_f32(float x)
+{
+    const uint32_t u = bits_of(x), h = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+    return (h & 0x7fffu) >= 0x7f80u ? (h & 0x8000u) | 0x7f7fu : h;
+}
+
+// e5m3: (8 + m) 2^(e - 18), or m 2^-17 at e = 0.
+INLINE float f32_of_e5m3(uint32_t c)
+{
+    return c < 8u ? (float)(int32_t)c * 7.62939453125e-6f : float_of((c << 20) + (112u << 23));
+}
+
+// x >= 0; nearest, ties to even; the greatest is 255.
+INLINE uint32_t e5m3_of_f32(float x)
+{
+    if (x < 6.103515625e-5f) return (uint32_t)(int32_t)nearest_even(x * 131072.0f);
+    const uint32_t u = bits_of(x) - (112u << 23), c = (u + 0x7ffffu + (u >> 20 & 1u)) >> 20;
+    return c > 255u ? 255u : c;
+}
+
+// MEMORY.  Addresses are multiples of what is read.
+
+INLINE uint32_t read_u16(const unsigned char* at) { return *(const uint16_t*)at; }
+INLINE void write_u16(unsigned char* at, uint32_t x) { *(uint16_t*)at = (uint16_t)x; }
+INLINE float read_f16(const unsigned char* at) { return f32_of_f16(read_u16(at)); }
+INLINE float read_bf16(const unsigned char* at) { return f32_of_bf16(read_u16(at)); }
+INLINE float read_e5m3(const unsigned char* at) { return f32_of_e5m3(*at); }
+INLINE float read_i8(const unsigned char* at) { return (float)(int8_t)*at; }
+INLINE uint32_t load_u32(const unsigned char* at) { return *(const uint32_t*)at; }
+
+// The half of a word that lanes l and l + 8 share: bits 8 and up of its halves are lane l + 8's.
+INLINE uint32_t load_narrow(const unsigned char* at, int lane)
+{
+    return load_u32(at + lane % 8 * 4) >> lane / 8 * 8;
+}
+
+// Value i of a row whose type is a kvl_type: f32, f16, bf16.
+INLINE float load_value(uint64_t row, int32_t type, int i)
+{
+    if (type == 0) return ((const float*)row)[i];
+    const uint32_t h = ((const uint16_t*)row)[i];
+    return type == 1 ? f32_of_f16(h) : f32_of_bf16(h);
+}
+
+INLINE void store_value(uint64_t row, int32_t type, int i, float x)
+{
+    if (type == 0) ((float*)row)[i] = x;
+    else ((uint16_t*)row)[i] = (uint16_t)(type == 1 ? f16_of_f32(x) : bf16_of_f32(x));
+}
+
+// Address of a row of one head in a view.
+INLINE uint64_t row_at(const kvl__device_rows& rows, int64_t row, int head)
+{
+    return rows.data + (uint64_t)(row * rows.row_stride + head * rows.head_stride)
+                       * (rows.type == 0 ? 4 : 2);
+}
+
+// WARPS
+
+INLINE float warp_sum(float x)
+{
+    for (int d = 16; d > 0; d /= 2) x += __shfl_xor_sync(0xffffffffu, x, d);
+    return x;
+}
+
+INLINE float warp_most(float x)
+{
+    for (int d = 16; d > 0; d /= 2) x = most(x, __shfl_xor_sync(0xffffffffu, x, d));
+    return x;
+}
+
+#line 4 "templates/cuda/program.cu"
+#line 1 "templates/cuda/config.cuh"
+// config.cuh -- the shape that this program is for, and where the rows of a sequence are.
+
+enum { head_dim_k = 64, head_dim_v = 64 };
+enum { num_heads = 3, page_size = 64 };    // of a KV head
+
+// One KV head's part of a page: its keys, then its values.
+enum { keys_bytes = 1280, values_bytes = 1280 };
+
+INLINE float f32_of_row(uint32_t h) { return f32_of_f16(h); }
+INLINE uint32_t row_of_f32(float x) { return f16_of_f32(x); }
+
+// The 16-bit rows of one KV head: keys [0], values [1].
+typedef struct head_windows {
+    uint16_t* sink[2];
+    uint16_t* ring[2];
+} head_windows;
+
+INLINE head_windows windows_of(const kvl__device_seq* s, const kvl__device_windows& w, int head)
+{
+    const int64_t rows = w.sink_len + w.ring_rows;
+    uint16_t* at = (uint16_t*)s->window + head * rows * (head_dim_k + head_dim_v);
+    head_windows h;
+    h.sink[0] = at;
+    h.sink[1] = h.sink[0] + w.sink_len * (int64_t)head_dim_k;
+    h.ring[0] = h.sink[1] + w.sink_len * (int64_t)head_dim_v;
+    h.ring[1] = h.ring[0] + w.ring_rows * (int64_t)head_dim_k;
+    return h;
+}
+
+// Rows in pages when a sequence has `rows` rows.
+INLINE int quantized_rows(const kvl__device_seq* s, const kvl__device_windows& w, int rows)
+{
+    const int aged = rows - w.sink_len - w.recent_len;
+    return most_of((int)s->quantized, aged > 0 ? aged / w.chunk_len * w.chunk_len : 0);
+}
+
+// Keys [0] or values [1] of one head in a page that is in the table.
+INLINE unsigned char* page_at(const kvl__device_seq* s, int page, int head, int side)
+{
+    return (unsigned char*)((const uint64_t*)s->table)[page - (int)s->first_page]
+           + head * (int64_t)(keys_bytes + values_bytes) + (side ? keys_bytes : 0);
+}
+
+#line 8 "templates/cuda/program.cu"
+#line 1 "templates/cuda/codec.cuh"
+// codec.cuh -- keys at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
+//
+// The order of codes and metadata in a page is the host's, gen/layout.lua.  A cell has 16 lanes and
+// 16 words: channels are lanes, tokens are words.
+// A thread works on one lane of a cell: its 16 words.
+
+#line 8 "templates/cuda/codec.cuh"
+enum { k_dim = 64, k_lane_extent = 64 };
+enum { k_word_extent = 64, k_cell_bytes = 64 };
+enum { k_scales_at = 1024, k_zeros_at = 1152 };
+enum { k_page_bytes = 1280, k_group_size = 32 };
+
+INLINE int64_t k_cell_at(int lane16, int word16)
+{
+#line 16 "templates/cuda/codec.cuh"
+    return (lane16 * (k_dim / 16) + word16) * (int64_t)k_cell_bytes;
+#line 20 "templates/cuda/codec.cuh"
+}
+
+// Codes of the words of a lane, lane % 16 of a cell.
+INLINE void k_get_codes(const unsigned char* cell, int lane, uint32_t* q)
+{
+#line 26 "templates/cuda/codec.cuh"
+    const uint32_t word_0_0 = load_u32(cell + 0 + lane * 4);
+#line 32 "templates/cuda/codec.cuh"
+    q[0] = (word_0_0 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[1] = (word_0_0 >> 16 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[2] = (word_0_0 >> 2 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[3] = (word_0_0 >> 18 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[4] = (word_0_0 >> 4 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[5] = (word_0_0 >> 20 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[6] = (word_0_0 >> 6 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[7] = (word_0_0 >> 22 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[8] = (word_0_0 >> 8 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[9] = (word_0_0 >> 24 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[10] = (word_0_0 >> 10 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[11] = (word_0_0 >> 26 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[12] = (word_0_0 >> 12 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[13] = (word_0_0 >> 28 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[14] = (word_0_0 >> 14 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[15] = word_0_0 >> 30;
+#line 35 "templates/cuda/codec.cuh"
+}
+
+// The inverse.  All lanes of a warp take part, since lanes l and l + 8 may share words; `write`
+// says whether this one has a lane.
+INLINE void k_put_codes(unsigned char* cell, int lane, const uint32_t* q, bool write)
+{
+#line 42 "templates/cuda/codec.cuh"
+    {
+        const uint32_t word = ((uint32_t)q[0] & 3u) | ((uint32_t)q[1] & 3u) << 16 | ((uint32_t)q[2] & 3u) << 2 | ((uint32_t)q[3] & 3u) << 18 | ((uint32_t)q[4] & 3u) << 4 | ((uint32_t)q[5] & 3u) << 20 | ((uint32_t)q[6] & 3u) << 6 | ((uint32_t)q[7] & 3u) << 22 | ((uint32_t)q[8] & 3u) << 8 | ((uint32_t)q[9] & 3u) << 24 | ((uint32_t)q[10] & 3u) << 10 | ((uint32_t)q[11] & 3u) << 26 | ((uint32_t)q[12] & 3u) << 12 | ((uint32_t)q[13] & 3u) << 28 | ((uint32_t)q[14] & 3u) << 14 | ((uint32_t)q[15] & 3u) << 30;
+#line 48 "templates/cuda/codec.cuh"
+        if (write) *(uint32_t*)(cell + 0 + lane * 4) = word;
+#line 50 "templates/cuda/codec.cuh"
+    }
+#line 56 "templates/cuda/codec.cuh"
+}
+
+#line 61 "templates/cuda/codec.cuh"
+// METADATA
+
+// Index of the scale of a word and a lane.
+INLINE int k_group(int word, int lane)
+{
+#line 67 "templates/cuda/codec.cuh"
+    return lane / k_group_size * k_word_extent + word;
+#line 71 "templates/cuda/codec.cuh"
+}
+
+INLINE float k_read_scale(const unsigned char* page, int group)
+{
+    return read_e5m3(page + k_scales_at + group * 1);
+}
+
+INLINE float k_read_offset(const unsigned char* page, int group, float scale)
+{
+    enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
+#line 82 "templates/cuda/codec.cuh"
+    page += k_zeros_at + group * 1;
+    const float zero = read_i8(page);
+#line 85 "templates/cuda/codec.cuh"
+    return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
+}
+
+// The numbers that turn a value into its code: round((x - offset) * inverse).
+typedef struct k_grid {
+    float offset, inverse;
+} k_grid;
+
+// Fits a group and stores its scale and zero.
+#line 95 "templates/cuda/codec.cuh"
+INLINE k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
+#line 99 "templates/cuda/codec.cuh"
+{
+    enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
+    k_grid grid = { 0.0f, 0.0f };
+    uint32_t scale_code;
+    float scale;
+#line 105 "templates/cuda/codec.cuh"
+    uint32_t zero_code;
+    lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
+    hi += 0.0f;
+    const float unit = (float)(1 << bits) / 32.0f;
+    const float range = least(hi - lo, float_max), mid = 0.5f * lo + 0.5f * hi;
+    const float wanted = most(range / (float)code_max, absolute(mid) / (127.0f * unit));
+    float zero;
+    scale_code = e5m3_of_f32(wanted);
+    if (wanted > 0.0f && scale_code == 0) scale_code = 1;
+    for (;; ++scale_code) {
+        scale = f32_of_e5m3(scale_code);
+        const float step = scale * unit;
+        zero = scale > 0.0f ? nearest_even(clamp(mid / step, -127.0f, 127.0f)) : 0.0f;
+        if (scale_code == 255) break;
+        if (0.5f * range + absolute(mid - zero * step) <= scale * (float)half_codes) break;
+    }
+    zero_code = (uint32_t)(int32_t)zero & 255u;
+    grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
+    grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+#line 115 "templates/cuda/codec.cuh"
+    page[k_scales_at + group] = (unsigned char)scale_code;
+#line 115 "templates/cuda/codec.cuh"
+    page[k_zeros_at + group] = (unsigned char)zero_code;
+#line 120 "templates/cuda/codec.cuh"
+    return grid;
+}
+
+// The code of a value: round((x - offset) * inverse) within the range of codes.  What is not a
+// number, 0 times an infinite inverse, gets the lowest code.
+INLINE uint32_t k_code_of(float x, k_grid grid)
+{
+    const float zero_point = 0.0f, code_max = 3.0f;
+    float y = (x - grid.offset) * grid.inverse;
+    y = most(y, -zero_point);
+    y = least(y, code_max - zero_point);
+    return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
+}
+#line 134 "templates/cuda/codec.cuh"
+
+// Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
+INLINE void k_read_lane(const unsigned char* page, int lane, int word16, float* x)
+{
+    uint32_t q[16];
+    k_get_codes(page + k_cell_at(lane / 16, word16), lane % 16, q);
+#line 143 "templates/cuda/codec.cuh"
+    for (int i = 0; i < 16; ++i) {
+        const int group = k_group(word16 * 16 + i, lane);
+        const float scale = k_read_scale(page, group);
+        x[i] = scale * to_float(q[i]) + k_read_offset(page, group, scale);
+    }
+#line 154 "templates/cuda/codec.cuh"
+}
+
+// One value.
+INLINE float k_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
+{
+#line 160 "templates/cuda/codec.cuh"
+    const int lane = row, word = channel;
+#line 164 "templates/cuda/codec.cuh"
+    uint32_t q[16];
+    k_get_codes(page + k_cell_at(lane / 16, word / 16), lane % 16, q);
+    uint32_t picked = q[0];
+    for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
+    *code = picked;
+#line 172 "templates/cuda/codec.cuh"
+    const int group = k_group(word, lane);
+    const float scale = k_read_scale(page, group);
+    return scale * to_float(picked) + k_read_offset(page, group, scale);
+#line 176 "templates/cuda/codec.cuh"
+}
+
+#line 11 "templates/cuda/program.cu"
+#line 1 "templates/cuda/transform.cuh"
+// transform.cuh -- rows into the basis of the keys' codec, or out of it.
+//
+//   x  [num_rows, row_stride]  f32 in shared memory, in place; all threads of the CTA take part
+
+#line 27 "templates/cuda/transform.cuh"
+INLINE void k_transform(float* x, int num_rows, int row_stride)
+{
+    (void)x;
+    (void)num_rows;
+    (void)row_stride;
+    __syncthreads();
+}
+
+#line 14 "templates/cuda/program.cu"
+#line 1 "templates/cuda/encode_rows.cu"
+// encode_rows.cu -- rows of rings become codes of pages: transform, fit, round, pack.
+//
+//   grid  units, num_kv_heads, num_seqs: 32 rows of a page at most
+//
+// Rows that are due when a.items are appended, and not encoded before.  A unit shares neither words
+// nor groups with others.  Nothing in here may be fused or reordered where it decides a code: every
+// target gets the same bits.
+
+#line 11 "templates/cuda/encode_rows.cu"
+enum { k_unit_rows = 32 };
+enum { k_row_stride = 65 };          // + 1: rows begin in different banks
+
+// One unit of one sequence and head.
+typedef struct k_unit {
+    const uint16_t* ring;
+    int32_t         row;           // the first row of the page, counted after the sink
+    int32_t         ring_rows;
+    unsigned char*  page;
+} k_unit;
+
+// A tile of 16 rows of the page, of which [first, end) are read.
+INLINE void k_load_tile(const k_unit& u, int tile, int first, int end, float* x)
+{
+    __syncthreads();
+    for (int i = threadIdx.x; i < 16 * k_dim; i += cta_threads) {
+        const int row = tile * 16 + i / k_dim, channel = i % k_dim;
+        float value = 0.0f;
+        if (row >= first && row < end)
+            value = f32_of_row(u.ring[(u.row + row) % u.ring_rows * (int64_t)k_dim + channel]);
+#line 34 "templates/cuda/encode_rows.cu"
+        x[i / k_dim * k_row_stride + channel] = value;
+    }
+    k_transform(x, 16, k_row_stride);
+}
+
+// Codes, bits of x, of the rows [first, end) of a tile take their place in the page.
+INLINE void k_put_tile(const k_unit& u, int tile, int first, int end, const float* x)
+{
+    const bool whole = first <= tile * 16 && end >= tile * 16 + 16;
+    for (int from = 0; from < k_dim; from += cta_threads) {
+        const int item = from + threadIdx.x, at = item / 16, lane = item % 16;
+        const bool write = item < k_dim;
+        uint32_t q[16];
+        for (int i = 0; i < 16; ++i) q[i] = 0;
+#line 49 "templates/cuda/encode_rows.cu"
+        unsigned char* cell = u.page + k_cell_at(tile, write ? at : 0);
+#line 53 "templates/cuda/encode_rows.cu"
+        if (write && !whole) k_get_codes(cell, lane, q);
+        for (int i = 0; i < 16; ++i) {
+#line 56 "templates/cuda/encode_rows.cu"
+            const int row = lane, channel = at * 16 + i;
+#line 60 "templates/cuda/encode_rows.cu"
+            if (write && tile * 16 + row >= first && tile * 16 + row < end)
+                q[i] = bits_of(x[row * k_row_stride + channel]);
+        }
+        k_put_codes(cell, lane, q, write);
+    }
+}
+
+#line 117 "templates/cuda/encode_rows.cu"
+// Groups along tokens: group_size rows at once, each channel with its own statistics.  Rows pass
+// twice: to be fitted, then to be rounded.
+INLINE void k_encode_group(const k_unit& u, int first, int end, float* x)
+{
+#line 122 "templates/cuda/encode_rows.cu"
+    enum { each = 1 };                         // channels of a thread
+    k_grid grids[each];
+#line 125 "templates/cuda/encode_rows.cu"
+    float los[each];
+#line 125 "templates/cuda/encode_rows.cu"
+    float his[each];
+#line 127 "templates/cuda/encode_rows.cu"
+    for (int tile = first / 16; tile * 16 < end; ++tile) {
+        k_load_tile(u, tile, first, end, x);
+        for (int i = 0; i < each; ++i) {
+            const int channel = i * cta_threads + threadIdx.x;
+            const int begin = tile * 16 < first ? first - tile * 16 : 0;
+            const int after = end < tile * 16 + 16 ? end - tile * 16 : 16;
+            if (channel >= k_dim) continue;
+            for (int row = begin; row < after; ++row) {
+                const float value = x[row * k_row_stride + channel];
+                const bool is_first = tile * 16 + row == first;
+#line 138 "templates/cuda/encode_rows.cu"
+                {
+                    const float x = value;
+                    float& lo = los[i];
+                    if (is_first) lo = x;
+                    else lo = x < lo ? x : lo;
+                }
+#line 138 "templates/cuda/encode_rows.cu"
+                {
+                    const float x = value;
+                    float& hi = his[i];
+                    if (is_first) hi = x;
+                    else hi = x > hi ? x : hi;
+                }
+#line 145 "templates/cuda/encode_rows.cu"
+            }
+        }
+    }
+    for (int i = 0; i < each; ++i) {
+        const int channel = i * cta_threads + threadIdx.x;
+        if (channel >= k_dim) continue;
+        const int group = k_group(channel, first);
+        grids[i] = k_store_grid(u.page, group, los[i], his[i]);
+    }
+    for (int tile = first / 16; tile * 16 < end; ++tile) {
+        k_load_tile(u, tile, first, end, x);
+        for (int i = 0; i < each; ++i) {
+            const int channel = i * cta_threads + threadIdx.x;
+            for (int row = 0; row < 16 && channel < k_dim; ++row) {
+                float* at = x + row * k_row_stride + channel;
+                *at = float_of(k_code_of(*at, grids[i]));
+            }
+        }
+        __syncthreads();
+        k_put_tile(u, tile, first, end, x);
+    }
+}
+
+INLINE void k_encode_unit(const k_unit& u, int first, int end)
+{
+    enum { group_size = 32 };
+    __shared__ float x[16 * k_row_stride];
+    for (int row = first; row < end; row += group_size)
+        k_encode_group(u, row, row + group_size, x);
+}
+#line 176 "templates/cuda/encode_rows.cu"
+
+KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
+{
+    const int head = blockIdx.y;
+    const kvl__device_item& item = a.items[blockIdx.z];
+    const kvl__device_seq* s = (const kvl__device_seq*)item.seq;
+    const int due = quantized_rows(s, a.windows, (int)s->rows + item.num_rows);
+    const int unit = (int)s->quantized / k_unit_rows + blockIdx.x;
+    const int first = most_of((int)s->quantized, unit * k_unit_rows);
+    const int end = least_of(due, (unit + 1) * k_unit_rows), page = first / page_size;
+    if (first >= end || page < s->first_page) return;
+    const head_windows w = windows_of(s, a.windows, head);
+    k_unit u;
+    u.ring = w.ring[0];
+    u.row = page * page_size;
+    u.ring_rows = a.windows.ring_rows;
+    u.page = page_at(s, page, head, 0);
+    k_encode_unit(u, first - u.row, end - u.row);
+}
+
+#line 8 "templates/cuda/program.cu"
+#line 1 "templates/cuda/codec.cuh"
+// codec.cuh -- values at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
+//
+// The order of codes and metadata in a page is the host's, gen/layout.lua.  A cell has 16 lanes and
+// 16 words: tokens are words, channels are lanes.
+// A thread works on one lane of a cell: its 16 words.
+
+#line 8 "templates/cuda/codec.cuh"
+enum { v_dim = 64, v_lane_extent = 64 };
+enum { v_word_extent = 64, v_cell_bytes = 64 };
+enum { v_scales_at = 1024, v_zeros_at = 1152 };
+enum { v_page_bytes = 1280, v_group_size = 32 };
+
+INLINE int64_t v_cell_at(int lane16, int word16)
+{
+#line 18 "templates/cuda/codec.cuh"
+    return (word16 * (v_dim / 16) + lane16) * (int64_t)v_cell_bytes;
+#line 20 "templates/cuda/codec.cuh"
+}
+
+// Codes of the words of a lane, lane % 16 of a cell.
+INLINE void v_get_codes(const unsigned char* cell, int lane, uint32_t* q)
+{
+#line 26 "templates/cuda/codec.cuh"
+    const uint32_t word_0_0 = load_u32(cell + 0 + lane * 4);
+#line 32 "templates/cuda/codec.cuh"
+    q[0] = (word_0_0 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[1] = (word_0_0 >> 16 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[2] = (word_0_0 >> 2 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[3] = (word_0_0 >> 18 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[4] = (word_0_0 >> 4 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[5] = (word_0_0 >> 20 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[6] = (word_0_0 >> 6 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[7] = (word_0_0 >> 22 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[8] = (word_0_0 >> 8 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[9] = (word_0_0 >> 24 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[10] = (word_0_0 >> 10 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[11] = (word_0_0 >> 26 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[12] = (word_0_0 >> 12 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[13] = (word_0_0 >> 28 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[14] = (word_0_0 >> 14 & 3u);
+#line 32 "templates/cuda/codec.cuh"
+    q[15] = word_0_0 >> 30;
+#line 35 "templates/cuda/codec.cuh"
+}
+
+// The inverse.  All lanes of a warp take part, since lanes l and l + 8 may share words; `write`
+// says whether this one has a lane.
+INLINE void v_put_codes(unsigned char* cell, int lane, const uint32_t* q, bool write)
+{
+#line 42 "templates/cuda/codec.cuh"
+    {
+        const uint32_t word = ((uint32_t)q[0] & 3u) | ((uint32_t)q[1] & 3u) << 16 | ((uint32_t)q[2] & 3u) << 2 | ((uint32_t)q[3] & 3u) << 18 | ((uint32_t)q[4] & 3u) << 4 | ((uint32_t)q[5] & 3u) << 20 | ((uint32_t)q[6] & 3u) << 6 | ((uint32_t)q[7] & 3u) << 22 | ((uint32_t)q[8] & 3u) << 8 | ((uint32_t)q[9] & 3u) << 24 | ((uint32_t)q[10] & 3u) << 10 | ((uint32_t)q[11] & 3u) << 26 | ((uint32_t)q[12] & 3u) << 12 | ((uint32_t)q[13] & 3u) << 28 | ((uint32_t)q[14] & 3u) << 14 | ((uint32_t)q[15] & 3u) << 30;
+#line 48 "templates/cuda/codec.cuh"
+        if (write) *(uint32_t*)(cell + 0 + lane * 4) = word;
+#line 50 "templates/cuda/codec.cuh"
+    }
+#line 56 "templates/cuda/codec.cuh"
+}
+
+#line 61 "templates/cuda/codec.cuh"
+// METADATA
+
+// Index of the scale of a word and a lane.
+INLINE int v_group(int word, int lane)
+{
+#line 67 "templates/cuda/codec.cuh"
+    return lane / v_group_size * v_word_extent + word;
+#line 71 "templates/cuda/codec.cuh"
+}
+
+INLINE float v_read_scale(const unsigned char* page, int group)
+{
+    return read_e5m3(page + v_scales_at + group * 1);
+}
+
+INLINE float v_read_offset(const unsigned char* page, int group, float scale)
+{
+    enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
+#line 82 "templates/cuda/codec.cuh"
+    page += v_zeros_at + group * 1;
+    const float zero = read_i8(page);
+#line 85 "templates/cuda/codec.cuh"
+    return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
+}
+
+// The numbers that turn a value into its code: round((x - offset) * inverse).
+typedef struct v_grid {
+    float offset, inverse;
+} v_grid;
+
+// Fits a group and stores its scale and zero.
+#line 95 "templates/cuda/codec.cuh"
+INLINE v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
+#line 99 "templates/cuda/codec.cuh"
+{
+    enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
+    v_grid grid = { 0.0f, 0.0f };
+    uint32_t scale_code;
+    float scale;
+#line 105 "templates/cuda/codec.cuh"
+    uint32_t zero_code;
+    lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
+    hi += 0.0f;
+    const float unit = (float)(1 << bits) / 32.0f;
+    const float range = least(hi - lo, float_max), mid = 0.5f * lo + 0.5f * hi;
+    const float wanted = most(range / (float)code_max, absolute(mid) / (127.0f * unit));
+    float zero;
+    scale_code = e5m3_of_f32(wanted);
+    if (wanted > 0.0f && scale_code == 0) scale_code = 1;
+    for (;; ++scale_code) {
+        scale = f32_of_e5m3(scale_code);
+        const float step = scale * unit;
+        zero = scale > 0.0f ? nearest_even(clamp(mid / step, -127.0f, 127.0f)) : 0.0f;
+        if (scale_code == 255) break;
+        if (0.5f * range + absolute(mid - zero * step) <= scale * (float)half_codes) break;
+    }
+    zero_code = (uint32_t)(int32_t)zero & 255u;
+    grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
+    grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+#line 115 "templates/cuda/codec.cuh"
+    page[v_scales_at + group] = (unsigned char)scale_code;
+#line 115 "templates/cuda/codec.cuh"
+    page[v_zeros_at + group] = (unsigned char)zero_code;
+#line 120 "templates/cuda/codec.cuh"
+    return grid;
+}
+
+// The code of a value: round((x - offset) * inverse) within the range of codes.  What is not a
+// number, 0 times an infinite inverse, gets the lowest code.
+INLINE uint32_t v_code_of(float x, v_grid grid)
+{
+    const float zero_point = 0.0f, code_max = 3.0f;
+    float y = (x - grid.offset) * grid.inverse;
+    y = most(y, -zero_point);
+    y = least(y, code_max - zero_point);
+    return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
+}
+#line 134 "templates/cuda/codec.cuh"
+
+// Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
+INLINE void v_read_lane(const unsigned char* page, int lane, int word16, float* x)
+{
+    uint32_t q[16];
+    v_get_codes(page + v_cell_at(lane / 16, word16), lane % 16, q);
+#line 143 "templates/cuda/codec.cuh"
+    for (int i = 0; i < 16; ++i) {
+        const int group = v_group(word16 * 16 + i, lane);
+        const float scale = v_read_scale(page, group);
+        x[i] = scale * to_float(q[i]) + v_read_offset(page, group, scale);
+    }
+#line 154 "templates/cuda/codec.cuh"
+}
+
+// One value.
+INLINE float v_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
+{
+#line 162 "templates/cuda/codec.cuh"
+    const int lane = channel, word = row;
+#line 164 "templates/cuda/codec.cuh"
+    uint32_t q[16];
+    v_get_codes(page + v_cell_at(lane / 16, word / 16), lane % 16, q);
+    uint32_t picked = q[0];
+    for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
+    *code = picked;
+#line 172 "templates/cuda/codec.cuh"
+    const int group = v_group(word, lane);
+    const float scale = v_read_scale(page, group);
+    return scale * to_float(picked) + v_read_offset(page, group, scale);
+#line 176 "templates/cuda/codec.cuh"
+}
+
+#line 11 "templates/cuda/program.cu"
+#line 1 "templates/cuda/transform.cuh"
+// transform.cuh -- rows into the basis of the values' codec, or out of it.
+//
+//   x  [num_rows, row_stride]  f32 in shared memory, in place; all threads of the CTA take part
+
+#line 27 "templates/cuda/transform.cuh"
+INLINE void v_transform(float* x, int num_rows, int row_stride)
+{
+    (void)x;
+    (void)num_rows;
+    (void)row_stride;
+    __syncthreads();
+}
+
+#line 14 "templates/cuda/program.cu"
+#line 1 "templates/cuda/encode_rows.cu"
+// encode_rows.cu -- rows of rings become codes of pages: transform, fit, round, pack.
+//
+//   grid  units, num_kv_heads, num_seqs: 16 rows of a page at most
+//
+// Rows that are due when a.items are appended, and not encoded before.  A unit shares neither words
+// nor groups with others.  Nothing in here may be fused or reordered where it decides a code: every
+// target gets the same bits.
+
+#line 11 "templates/cuda/encode_rows.cu"
+enum { v_unit_rows = 16 };
+enum { v_row_stride = 65 };          // + 1: rows begin in different banks
+
+// One unit of one sequence and head.
+typedef struct v_unit {
+    const uint16_t* ring;
+    int32_t         row;           // the first row of the page, counted after the sink
+    int32_t         ring_rows;
+    unsigned char*  page;
+} v_unit;
+
+// A tile of 16 rows of the page, of which [first, end) are read.
+INLINE void v_load_tile(const v_unit& u, int tile, int first, int end, float* x)
+{
+    __syncthreads();
+    for (int i = threadIdx.x; i < 16 * v_dim; i += cta_threads) {
+        const int row = tile * 16 + i / v_dim, channel = i % v_dim;
+        float value = 0.0f;
+        if (row >= first && row < end)
+            value = f32_of_row(u.ring[(u.row + row) % u.ring_rows * (int64_t)v_dim + channel]);
+#line 34 "templates/cuda/encode_rows.cu"
+        x[i / v_dim * v_row_stride + channel] = value;
+    }
+    v_transform(x, 16, v_row_stride);
+}
+
+// Codes, bits of x, of the rows [first, end) of a tile take their place in the page.
+INLINE void v_put_tile(const v_unit& u, int tile, int first, int end, const float* x)
+{
+    const bool whole = first <= tile * 16 && end >= tile * 16 + 16;
+    for (int from = 0; from < v_dim; from += cta_threads) {
+        const int item = from + threadIdx.x, at = item / 16, lane = item % 16;
+        const bool write = item < v_dim;
+        uint32_t q[16];
+        for (int i = 0; i < 16; ++i) q[i] = 0;
+#line 51 "templates/cuda/encode_rows.cu"
+        unsigned char* cell = u.page + v_cell_at(write ? at : 0, tile);
+#line 53 "templates/cuda/encode_rows.cu"
+        if (write && !whole) v_get_codes(cell, lane, q);
+        for (int i = 0; i < 16; ++i) {
+#line 58 "templates/cuda/encode_rows.cu"
+            const int row = i, channel = item;
+#line 60 "templates/cuda/encode_rows.cu"
+            if (write && tile * 16 + row >= first && tile * 16 + row < end)
+                q[i] = bits_of(x[row * v_row_stride + channel]);
+        }
+        v_put_codes(cell, lane, q, write);
+    }
+}
+
+#line 82 "templates/cuda/encode_rows.cu"
+// Groups along the channels of a row.  A thread has one group of one row.
+INLINE void v_encode_unit(const v_unit& u, int first, int end)
+{
+    enum { group_size = 32, groups = v_dim / group_size };
+    __shared__ float x[16 * v_row_stride];
+    for (int tile = first / 16; tile * 16 < end; ++tile) {
+        v_load_tile(u, tile, first, end, x);
+        for (int item = threadIdx.x; item < 16 * groups; item += cta_threads) {
+            const int row = tile * 16 + item % 16, channel = item / 16 * group_size;
+            if (row < first || row >= end) continue;
+            float* of = x + item % 16 * v_row_stride + channel;
+#line 94 "templates/cuda/encode_rows.cu"
+            float lo;
+#line 94 "templates/cuda/encode_rows.cu"
+            float hi;
+#line 96 "templates/cuda/encode_rows.cu"
+            {
+                const float x = of[0];
+#line 99 "templates/cuda/encode_rows.cu"
+                lo = x;
+#line 99 "templates/cuda/encode_rows.cu"
+                hi = x;
+#line 101 "templates/cuda/encode_rows.cu"
+            }
+            for (int i = 1; i < group_size; ++i) {
+                const float x = of[i];
+#line 105 "templates/cuda/encode_rows.cu"
+                lo = x < lo ? x : lo;
+#line 105 "templates/cuda/encode_rows.cu"
+                hi = x > hi ? x : hi;
+#line 107 "templates/cuda/encode_rows.cu"
+            }
+            const int group = v_group(row, channel);
+            const v_grid grid = v_store_grid(u.page, group, lo, hi);
+            for (int i = 0; i < group_size; ++i) of[i] = float_of(v_code_of(of[i], grid));
+        }
+        __syncthreads();
+        v_put_tile(u, tile, first, end, x);
+    }
+}
+#line 176 "templates/cuda/encode_rows.cu"
+
+KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
+{
+    const int head = blockIdx.y;
+    const kvl__device_item& item = a.items[blockIdx.z];
+    const kvl__device_seq* s = (const kvl__device_seq*)item.seq;
+    const int due = quantized_rows(s, a.windows, (int)s->rows + item.num_rows);
+    const int unit = (int)s->quantized / v_unit_rows + blockIdx.x;
+    const int first = most_of((int)s->quantized, unit * v_unit_rows);
+    const int end = least_of(due, (unit + 1) * v_unit_rows), page = first / page_size;
+    if (first >= end || page < s->first_page) return;
+    const head_windows w = windows_of(s, a.windows, head);
+    v_unit u;
+    u.ring = w.ring[1];
+    u.row = page * page_size;
+    u.ring_rows = a.windows.ring_rows;
+    u.page = page_at(s, page, head, 1);
+    v_encode_unit(u, first - u.row, end - u.row);
+}
+
