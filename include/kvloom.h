@@ -208,7 +208,8 @@ extern "C" {
     X(NO_KERNEL,    5, "no kernel for this configuration, and nothing here can make it") \
     X(GENERATE,     6, "the generator failed: a bug in it or in a codec") \
     X(COMPILE,      7, "the compiler is missing, failed or took too long") \
-    X(DEVICE,       8, "the device reported an error")
+    X(DEVICE,       8, "the device reported an error") \
+    X(FILE,         9, "a file is damaged, of another kind, or cannot be read or written")
 
 typedef enum kvl_status {
 #define KVL__STATUS_ENUM(name, value, text) KVL_##name = value,
@@ -461,6 +462,79 @@ KVL_API kvl_status kvl_merge(kvl_context* ctx, const kvl_merge_desc* desc);
 KVL_API kvl_status kvl_restore(kvl_cache* cache, int layer, kvl_seq seq, int64_t first, int64_t num,
                                const kvl_rows* k, const kvl_rows* v);
 
+// Appends rows [first, first + num) of `from_seq`, as kvl_restore gives them, to `to_seq` in every
+// layer.  The two caches may be one, or have different specs and contexts; layers and shapes are
+// the same.  Keys keep the positions that were rotated into them.
+// - errors: KVL_BAD_ARGUMENT (shapes that differ, rows that are not there or dropped),
+//   KVL_NO_MEMORY; to_seq is then as it was.  The message is in the context of `to`.
+KVL_API kvl_status kvl_copy_rows(kvl_cache* to, kvl_seq to_seq, kvl_cache* from, kvl_seq from_seq,
+                                 int64_t first, int64_t num);
+
+// FILES
+
+// What is saved with a sequence: all borrowed until the call returns, none needed.
+typedef struct kvl_save_seq {
+    kvl_seq        seq;
+    const int32_t* tokens;      // [num_tokens] the token ids of its rows, or what the engine wants
+    int64_t        num_tokens;
+    const void*    data;        // [data_bytes] the engine's own
+    uint64_t       data_bytes;
+} kvl_save_seq;
+
+typedef struct kvl_save_desc {
+    int                 num_seqs;
+    const kvl_save_seq* seqs;   // [num_seqs] of one cache; pages that they share are written once
+    const char*         path;   // replaced when the new file is whole; or:
+    int               (*write)(const void* bytes, size_t num_bytes, void* user);  // 0: go on
+    void*               user;
+    uint32_t            end;    // must be 0
+} kvl_save_desc;
+
+// Writes sequences with all that the cache holds of them: codes and 16-bit rows, bit for bit.  The
+// file has version, shapes and specs, and a checksum a section; any target reads it.
+// - errors: KVL_BAD_ARGUMENT, KVL_NO_MEMORY, KVL_FILE (the path, and what the system says); a file
+//   that was at path is untouched then.
+KVL_API kvl_status kvl_save(kvl_cache* cache, const kvl_save_desc* desc);
+
+typedef struct kvl_load_desc {
+    const char* path;           // or:
+    int       (*read)(void* bytes, size_t num_bytes, void* user);   // all of num_bytes: 0
+    void*       user;
+    int         recode;         // 1: a file of other specs is taken by way of full rows
+    uint32_t    end;            // must be 0
+} kvl_load_desc;
+
+typedef struct kvl_loaded_seq {
+    kvl_seq  seq;               // the caller's, to be freed as any sequence
+    int32_t* tokens;            // [num_tokens]
+    int64_t  num_tokens;
+    void*    data;              // [data_bytes]
+    uint64_t data_bytes;
+} kvl_loaded_seq;
+
+// Makes sequences of a file's: they go on as the saved ones would.  *out [*num_seqs] is freed by
+// kvl_loaded_free; its sequences stay.
+// - with recode, rows are decoded and appended again; 16-bit rows stay what they are, quantized
+//   ones are quantized a second time.
+// - errors: KVL_BAD_ARGUMENT (layers, shape or spec differ from the cache's: the message has both),
+//   KVL_UNSUPPORTED (another version; recoding of dropped rows), KVL_NO_MEMORY, KVL_FILE (damage,
+//   with the section); the cache is as it was then.
+KVL_API kvl_status kvl_load(kvl_cache* cache, const kvl_load_desc* desc, kvl_loaded_seq** out,
+                            int* num_seqs);
+
+// Frees the arrays of a load, not its sequences.  NULL is allowed.
+KVL_API void kvl_loaded_free(kvl_context* ctx, kvl_loaded_seq* seqs, int num_seqs);
+
+typedef struct kvl_file_info {
+    int      version, num_layers, num_seqs;
+    int64_t  num_tokens;        // of all sequences
+    uint64_t data_bytes;
+    char     spec[384];         // of the first layer with KV heads, canonical
+} kvl_file_info;
+
+// Says what a file holds; its rows are not read.
+KVL_API kvl_status kvl_file_read_info(kvl_context* ctx, const char* path, kvl_file_info* out);
+
 // One side of the quantized rows of one KV head, by token and channel, the same on every target.
 typedef struct kvl_codes {
     int       num_groups;       // pairs of scale and offset: groups of all rows asked for
@@ -572,6 +646,7 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_store.h"
 #include "kvl_ops.h"
 #include "kvl_sequence.h"
+#include "kvl_file.h"
 #include "kvl_describe.h"
 #endif
 #endif

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 enum {
-    KVL__ABI = 1,
+    KVL__ABI = 2,
     KVL__SCRATCH_BYTES = 65536     // the most that a program may ask for a thread
 };
 
@@ -37,6 +37,16 @@ typedef struct kvl__decode_args {
     float*               scales;    // per token [num_rows, groups of a row], per channel
     float*               offsets;   // [num_rows / group_size, head_dim]
 } kvl__decode_args;
+
+// The first num_rows rows of a page in the linear order of files (kvl_layout.h), or from it: codes
+// and metadata, bit for bit.
+typedef struct kvl__linear_args {
+    const void*    codec;
+    unsigned char* page;
+    unsigned char* linear;        // as many bytes as page
+    int32_t        page_size, num_rows;
+    int32_t        into_page;     // 1: page is written, its other rows keep their bits; 0: linear
+} kvl__linear_args;
 
 // A stretch of 16-bit rows of one KV head: sink or tail.
 typedef struct kvl__window {
@@ -81,6 +91,8 @@ typedef struct kvl__program {
     void (*encode_values)(const kvl__encode_args*);
     void (*decode_keys)(const kvl__decode_args*);
     void (*decode_values)(const kvl__decode_args*);
+    void (*linear_keys)(const kvl__linear_args*);
+    void (*linear_values)(const kvl__linear_args*);
     void (*attend_windows)(const kvl__attend_args*);
     void (*attend_pages)(const kvl__attend_args*);
     void (*prepare_query)(const kvl__basis_args*);

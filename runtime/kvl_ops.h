@@ -229,6 +229,17 @@ KVL__FN kvl_status kvl__check_cache(const kvl_cache* cache)
     return cache ? kvl__check_context(cache->ctx) : KVL_BAD_ARGUMENT;
 }
 
+// Gives a sequence its handle; there is a slot for it.
+KVL__FN kvl_seq kvl__seq_enter(kvl_cache* cache, kvl__seq* seq)
+{
+    int slot = 0;
+    while (cache->slots[slot]) ++slot;
+    seq->generation = cache->next_generation++;
+    cache->slots[slot] = seq;
+    ++cache->num_seqs;
+    return (uint64_t)seq->generation << 32 | (uint64_t)(slot + 1);
+}
+
 // A sequence with a handle: empty, or as `from` is.
 KVL__FN kvl_status kvl__seq_add(kvl_cache* cache, const kvl__seq* from, kvl_seq* out)
 {
@@ -240,12 +251,7 @@ KVL__FN kvl_status kvl__seq_add(kvl_cache* cache, const kvl__seq* from, kvl_seq*
         kvl__seq_release(cache, seq);
         return KVL_NO_MEMORY;
     }
-    int slot = 0;
-    while (cache->slots[slot]) ++slot;
-    seq->generation = cache->next_generation++;
-    cache->slots[slot] = seq;
-    ++cache->num_seqs;
-    *out = (uint64_t)seq->generation << 32 | (uint64_t)(slot + 1);
+    *out = kvl__seq_enter(cache, seq);
     return KVL_OK;
 }
 

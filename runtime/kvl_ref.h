@@ -371,6 +371,20 @@ KVL__FN void kvl__ref_decode(const kvl__decode_args* a)
     kvl__ref_decode_grids(c, a);
 }
 
+// A page of the reference is linear: rows and groups are copied.
+KVL__FN void kvl__ref_linear(const kvl__linear_args* a)
+{
+    const kvl__codec* c = (const kvl__codec*)a->codec;
+    const kvl__side_layout l = kvl__layout_of(c, a->page_size);
+    unsigned char* to = a->into_page ? a->page : a->linear;
+    const unsigned char* from = a->into_page ? a->linear : a->page;
+    const int64_t values = (int64_t)a->num_rows * c->head_dim;
+    const int64_t groups = c->group_size ? values / c->group_size : 0;
+    memcpy(to, from, (size_t)(values * c->bits / 8));
+    memcpy(to + l.scales_at, from + l.scales_at, (size_t)(groups * l.scale_bytes));
+    memcpy(to + l.zeros_at, from + l.zeros_at, (size_t)(groups * l.zero_bytes));
+}
+
 // ATTEND
 
 // Online softmax of up to KVL__MAX_HEADS heads.  The empty set is max = -inf, sum = 0, o = 0.
@@ -491,6 +505,7 @@ KVL__FN kvl__program kvl__ref_program(const kvl__config* config)
     p.v_page_bytes = kvl__layout_of(&config->side[1], config->page_size).bytes;
     p.encode_keys = p.encode_values = kvl__ref_encode;
     p.decode_keys = p.decode_values = kvl__ref_decode;
+    p.linear_keys = p.linear_values = kvl__ref_linear;
     p.attend_windows = kvl__ref_attend_windows;
     p.attend_pages = kvl__ref_attend_pages;
     p.prepare_query = kvl__ref_prepare_query;

@@ -29,6 +29,7 @@ enum { KVL__PAGE_HEADER = 64, KVL__SEQS_MIN = 8, KVL__WAVE_ROWS = 256 };
 typedef struct kvl__page {         // at contents - KVL__PAGE_HEADER
     void*    memory;               // as it was allocated
     uint32_t refs;
+    int32_t  file_number, file_rows;   // while it is saved: see kvl_file.h
 } kvl__page;
 
 // Followed by entries pointers to the contents of pages.
@@ -149,6 +150,7 @@ KVL__FN unsigned char* kvl__page_create(kvl_cache* cache, const kvl__layer* l,
     kvl__page* page = (kvl__page*)(at - KVL__PAGE_HEADER);
     page->memory = memory;
     page->refs = 1;
+    page->file_number = page->file_rows = 0;
     if (from) memcpy((void*)at, from, (size_t)l->page_bytes);
     else memset((void*)at, 0, (size_t)l->page_bytes);
     cache->page_bytes += l->page_bytes;

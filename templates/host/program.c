@@ -19,6 +19,7 @@
 #include "transform_rows.c"
 #include "encode_rows.c"
 #include "decode_rows.c"
+#include "linear_rows.c"
 //% end
 //% use_side(nil)
 #include "attend_windows.c"
@@ -39,6 +40,8 @@ const kvl__program program = {
     .encode_values  = v_encode_rows,
     .decode_keys    = k_decode_rows,
     .decode_values  = v_decode_rows,
+    .linear_keys    = k_linear_rows,
+    .linear_values  = v_linear_rows,
     .attend_windows = attend_windows,
     .attend_pages   = attend_pages,
     .prepare_query  = k_transform_rows,

@@ -21,7 +21,7 @@
 #include <stdint.h>
 
 enum {
-    KVL__ABI = 1,
+    KVL__ABI = 2,
     KVL__SCRATCH_BYTES = 65536     // the most that a program may ask for a thread
 };
 
@@ -45,6 +45,16 @@ typedef struct kvl__decode_args {
     float*               scales;    // per token [num_rows, groups of a row], per channel
     float*               offsets;   // [num_rows / group_size, head_dim]
 } kvl__decode_args;
+
+// The first num_rows rows of a page in the linear order of files (kvl_layout.h), or from it: codes
+// and metadata, bit for bit.
+typedef struct kvl__linear_args {
+    const void*    codec;
+    unsigned char* page;
+    unsigned char* linear;        // as many bytes as page
+    int32_t        page_size, num_rows;
+    int32_t        into_page;     // 1: page is written, its other rows keep their bits; 0: linear
+} kvl__linear_args;
 
 // A stretch of 16-bit rows of one KV head: sink or tail.
 typedef struct kvl__window {
@@ -89,6 +99,8 @@ typedef struct kvl__program {
     void (*encode_values)(const kvl__encode_args*);
     void (*decode_keys)(const kvl__decode_args*);
     void (*decode_values)(const kvl__decode_args*);
+    void (*linear_keys)(const kvl__linear_args*);
+    void (*linear_values)(const kvl__linear_args*);
     void (*attend_windows)(const kvl__attend_args*);
     void (*attend_pages)(const kvl__attend_args*);
     void (*prepare_query)(const kvl__basis_args*);
@@ -1172,6 +1184,124 @@ static void k_decode_rows(const kvl__decode_args* a)
 #line 33 "templates/host/decode_rows.c"
 }
 
+#line 22 "templates/host/program.c"
+#line 1 "templates/host/linear_rows.c"
+// linear_rows.c -- the first rows of a page in the linear order of files (runtime/kvl_layout.h), or
+// from it.
+
+INLINE void k_get_row(const unsigned char* page, int row, uint16_t* q)
+{
+    const int i = row % 16;
+    for (int at = 0; at < k_dim / 16; ++at, q += 16) {
+#line 15 "templates/host/linear_rows.c"
+        const u32_at* from = (const u32_at*)k_cell(page, row / 16, at);
+#line 20 "templates/host/linear_rows.c"
+        const uint32_t word_0_0 = from[0 + i];
+#line 24 "templates/host/linear_rows.c"
+        q[0] = (uint16_t)((word_0_0 & 3u));
+#line 24 "templates/host/linear_rows.c"
+        q[1] = (uint16_t)((word_0_0 >> 16 & 3u));
+#line 24 "templates/host/linear_rows.c"
+        q[2] = (uint16_t)((word_0_0 >> 2 & 3u));
+#line 24 "templates/host/linear_rows.c"
+        q[3] = (uint16_t)((word_0_0 >> 18 & 3u));
+#line 24 "templates/host/linear_rows.c"
+        q[4] = (uint16_t)((word_0_0 >> 4 & 3u));
+#line 24 "templates/host/linear_rows.c"
+        q[5] = (uint16_t)((word_0_0 >> 20 & 3u));
+#line 24 "templates/host/linear_rows.c"
+        q[6] = (uint16_t)((word_0_0 >> 6 & 3u));
+#line 24 "templates/host/linear_rows.c"
+        q[7] = (uint16_t)((word_0_0 >> 22 & 3u));
+#line 24 "templates/host/linear_rows.c"
+        q[8] = (uint16_t)((word_0_0 >> 8 & 3u));
+#line 24 "templates/host/linear_rows.c"
+        q[9] = (uint16_t)((word_0_0 >> 24 & 3u));
+#line 24 "templates/host/linear_rows.c"
+        q[10] = (uint16_t)((word_0_0 >> 10 & 3u));
+#line 24 "templates/host/linear_rows.c"
+        q[11] = (uint16_t)((word_0_0 >> 26 & 3u));
+#line 24 "templates/host/linear_rows.c"
+        q[12] = (uint16_t)((word_0_0 >> 12 & 3u));
+#line 24 "templates/host/linear_rows.c"
+        q[13] = (uint16_t)((word_0_0 >> 28 & 3u));
+#line 24 "templates/host/linear_rows.c"
+        q[14] = (uint16_t)((word_0_0 >> 14 & 3u));
+#line 24 "templates/host/linear_rows.c"
+        q[15] = (uint16_t)(word_0_0 >> 30);
+#line 45 "templates/host/linear_rows.c"
+    }
+}
+
+// Codes q [dim] of a row are `bits` bits each in the linear order, low bits first.
+INLINE void k_pack_row(const uint16_t* q, unsigned char* to)
+{
+#line 54 "templates/host/linear_rows.c"
+    enum { bits = 2 };
+    for (int i = 0; i < k_dim; i += 8, to += bits) {
+        uint64_t all = 0;
+        for (int j = 0; j < 8; ++j) all |= (uint64_t)q[i + j] << j * bits;
+        for (int j = 0; j < bits; ++j) to[j] = (unsigned char)(all >> 8 * j);
+    }
+#line 61 "templates/host/linear_rows.c"
+}
+
+INLINE void k_unpack_row(const unsigned char* from, uint16_t* q)
+{
+#line 68 "templates/host/linear_rows.c"
+    enum { bits = 2, mask = (1 << bits) - 1 };
+    for (int i = 0; i < k_dim; i += 8, from += bits) {
+        uint64_t all = 0;
+        for (int j = 0; j < bits; ++j) all |= (uint64_t)from[j] << 8 * j;
+        for (int j = 0; j < 8; ++j) q[i + j] = (uint16_t)(all >> j * bits & mask);
+    }
+#line 75 "templates/host/linear_rows.c"
+}
+
+#line 78 "templates/host/linear_rows.c"
+INLINE void k_copy_meta(const kvl__linear_args* a, int group, int linear)
+{
+#line 82 "templates/host/linear_rows.c"
+    for (int j = 0; j < 1; ++j) {
+        unsigned char* page = a->page + k_scales_at + group * (int64_t)1 + j;
+        unsigned char* file = a->linear + k_scales_at + linear * (int64_t)1 + j;
+        if (a->into_page) *page = *file; else *file = *page;
+    }
+#line 82 "templates/host/linear_rows.c"
+    for (int j = 0; j < 1; ++j) {
+        unsigned char* page = a->page + k_zeros_at + group * (int64_t)1 + j;
+        unsigned char* file = a->linear + k_zeros_at + linear * (int64_t)1 + j;
+        if (a->into_page) *page = *file; else *file = *page;
+    }
+#line 88 "templates/host/linear_rows.c"
+}
+#line 90 "templates/host/linear_rows.c"
+
+static void k_linear_rows(const kvl__linear_args* a)
+{
+    enum { row_bytes = 16 };
+    for (int32_t row = 0; row < a->num_rows; ++row) {
+        uint16_t q[k_dim];
+        unsigned char* linear = a->linear + row * (int64_t)row_bytes;
+        if (a->into_page) {
+            k_unpack_row(linear, q);
+            k_put_row(a->page, row, q);
+        } else {
+            k_get_row(a->page, row, q);
+            k_pack_row(q, linear);
+        }
+    }
+#line 106 "templates/host/linear_rows.c"
+    int at = 0;
+#line 111 "templates/host/linear_rows.c"
+    for (int32_t row = 0; row < a->num_rows; row += k_group_size) {
+        for (int i = 0; i < k_dim; ++i, ++at)
+#line 114 "templates/host/linear_rows.c"
+            k_copy_meta(a, k_group(i, row), at);
+    }
+#line 117 "templates/host/linear_rows.c"
+}
+
 #line 13 "templates/host/program.c"
 #line 1 "templates/host/codec.h"
 // codec.h -- values at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
@@ -1773,7 +1903,104 @@ static void v_decode_rows(const kvl__decode_args* a)
 #line 33 "templates/host/decode_rows.c"
 }
 
-#line 24 "templates/host/program.c"
+#line 22 "templates/host/program.c"
+#line 1 "templates/host/linear_rows.c"
+// linear_rows.c -- the first rows of a page in the linear order of files (runtime/kvl_layout.h), or
+// from it.
+
+INLINE void v_get_row(const unsigned char* page, int row, uint16_t* q)
+{
+    const int i = row % 16;
+    for (int at = 0; at < v_dim / 16; ++at, q += 16) {
+#line 27 "templates/host/linear_rows.c"
+        const u32_at* from = (const u32_at*)v_cell(page, at, row / 16);
+        for (int lane = 0; lane < 16; ++lane) q[lane] = 0;
+#line 30 "templates/host/linear_rows.c"
+        {
+            enum { each = 8, mask = 3 };
+            const u32_at* words = from + 0 + i / 2 / each * 16;
+            const int left = i % 2 * 16 + i / 2 % each * 2;
+            for (int lane = 0; lane < 16; ++lane) {
+#line 38 "templates/host/linear_rows.c"
+                const uint32_t code = words[lane] >> left & mask;
+#line 40 "templates/host/linear_rows.c"
+                q[lane] = (uint16_t)(q[lane] | code << 0);
+            }
+        }
+#line 45 "templates/host/linear_rows.c"
+    }
+}
+
+// Codes q [dim] of a row are `bits` bits each in the linear order, low bits first.
+INLINE void v_pack_row(const uint16_t* q, unsigned char* to)
+{
+#line 54 "templates/host/linear_rows.c"
+    enum { bits = 2 };
+    for (int i = 0; i < v_dim; i += 8, to += bits) {
+        uint64_t all = 0;
+        for (int j = 0; j < 8; ++j) all |= (uint64_t)q[i + j] << j * bits;
+        for (int j = 0; j < bits; ++j) to[j] = (unsigned char)(all >> 8 * j);
+    }
+#line 61 "templates/host/linear_rows.c"
+}
+
+INLINE void v_unpack_row(const unsigned char* from, uint16_t* q)
+{
+#line 68 "templates/host/linear_rows.c"
+    enum { bits = 2, mask = (1 << bits) - 1 };
+    for (int i = 0; i < v_dim; i += 8, from += bits) {
+        uint64_t all = 0;
+        for (int j = 0; j < bits; ++j) all |= (uint64_t)from[j] << 8 * j;
+        for (int j = 0; j < 8; ++j) q[i + j] = (uint16_t)(all >> j * bits & mask);
+    }
+#line 75 "templates/host/linear_rows.c"
+}
+
+#line 78 "templates/host/linear_rows.c"
+INLINE void v_copy_meta(const kvl__linear_args* a, int group, int linear)
+{
+#line 82 "templates/host/linear_rows.c"
+    for (int j = 0; j < 1; ++j) {
+        unsigned char* page = a->page + v_scales_at + group * (int64_t)1 + j;
+        unsigned char* file = a->linear + v_scales_at + linear * (int64_t)1 + j;
+        if (a->into_page) *page = *file; else *file = *page;
+    }
+#line 82 "templates/host/linear_rows.c"
+    for (int j = 0; j < 1; ++j) {
+        unsigned char* page = a->page + v_zeros_at + group * (int64_t)1 + j;
+        unsigned char* file = a->linear + v_zeros_at + linear * (int64_t)1 + j;
+        if (a->into_page) *page = *file; else *file = *page;
+    }
+#line 88 "templates/host/linear_rows.c"
+}
+#line 90 "templates/host/linear_rows.c"
+
+static void v_linear_rows(const kvl__linear_args* a)
+{
+    enum { row_bytes = 16 };
+    for (int32_t row = 0; row < a->num_rows; ++row) {
+        uint16_t q[v_dim];
+        unsigned char* linear = a->linear + row * (int64_t)row_bytes;
+        if (a->into_page) {
+            v_unpack_row(linear, q);
+            v_put_row(a->page, row, q);
+        } else {
+            v_get_row(a->page, row, q);
+            v_pack_row(q, linear);
+        }
+    }
+#line 106 "templates/host/linear_rows.c"
+    int at = 0;
+#line 108 "templates/host/linear_rows.c"
+    for (int32_t row = 0; row < a->num_rows; ++row) {
+        for (int i = 0; i < v_dim; i += v_group_size, ++at)
+#line 114 "templates/host/linear_rows.c"
+            v_copy_meta(a, v_group(row, i), at);
+    }
+#line 117 "templates/host/linear_rows.c"
+}
+
+#line 25 "templates/host/program.c"
 #line 1 "templates/host/attend_windows.c"
 // attend_windows.c -- attention of num_heads queries over two stretches of 16-bit rows.
 //
@@ -2034,7 +2261,7 @@ static void attend_windows(const kvl__attend_args* a)
     softmax_finish(&state, a->o, a->lse);
 }
 
-#line 25 "templates/host/program.c"
+#line 26 "templates/host/program.c"
 #line 1 "templates/host/attend_pages.c"
 // attend_pages.c -- attention of num_heads queries over rows of pages, on the codes.
 //
@@ -2159,7 +2386,7 @@ static void attend_pages(const kvl__attend_args* a)
     softmax_finish(&state, a->o, a->lse);
 }
 
-#line 26 "templates/host/program.c"
+#line 27 "templates/host/program.c"
 
 // C has one name space for types and objects, so the object gets its exported name as a label.
 #define LABEL_TEXT(text) #text
@@ -2176,6 +2403,8 @@ const kvl__program program = {
     .encode_values  = v_encode_rows,
     .decode_keys    = k_decode_rows,
     .decode_values  = v_decode_rows,
+    .linear_keys    = k_linear_rows,
+    .linear_values  = v_linear_rows,
     .attend_windows = attend_windows,
     .attend_pages   = attend_pages,
     .prepare_query  = k_transform_rows,

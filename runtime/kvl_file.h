@@ -1,0 +1,1149 @@
+// kvl_file.h -- sequences in a file: save, load, and load into another spec.
+//
+// Little-endian throughout; version 1:
+//
+//     header       8 bytes "kvlseqs\n", u32 version, u32 num_layers, u32 num_seqs, u32 0
+//     sections     u32 tag, u32 index, u64 bytes; payload; u64 XXH3 of all of it
+//
+//     LAYR layer   u32 active, num_kv_heads, head_dim, head_dim_v; the canonical spec's text
+//     SEQU seq     i64 num_tokens, u64 data_bytes; tokens (i32); the engine's data
+//     ROWS layer   one for each sequence in turn: 6 i64 of kvl__extent, u64 num_pages; per head:
+//                  sink keys, sink values, keys and values of history and tail (16 bits each);
+//                  pages: u64 number of an equal page before it in this layer, from 1, or 0 and
+//                  its contents in linear order
+//     DONE 0       nothing
+//
+// Pages that sequences share are written once.  What is read is checked before anything of it is
+// used: a file is untrusted.
+
+#ifndef KVL_FILE_H
+#define KVL_FILE_H
+
+#include "kvl_sequence.h"
+
+enum {
+    KVL__FILE_VERSION = 1,
+    KVL__FILE_HEADER = 24, KVL__SECTION_HEADER = 16,
+    KVL__TAG_LAYR = 0x5259414c, KVL__TAG_SEQU = 0x55514553, KVL__TAG_ROWS = 0x53574f52,
+    KVL__TAG_DONE = 0x454e4f44
+};
+
+// One direction of a file: bytes of the section at hand are counted and hashed.
+typedef struct kvl__stream {
+    kvl_context*   ctx;
+    int          (*write)(const void* bytes, size_t num_bytes, void* user);
+    int          (*read)(void* bytes, size_t num_bytes, void* user);
+    void*          user;
+    XXH3_state_t   hash;
+    uint64_t       left;           // bytes of the section that are still to come
+    uint64_t       at;             // bytes so far, for messages
+    uint32_t       tag, index;
+} kvl__stream;
+
+KVL__FN void kvl__put_u32(unsigned char* to, uint32_t x)
+{
+    for (int i = 0; i < 4; ++i) to[i] = (unsigned char)(x >> 8 * i);
+}
+
+KVL__FN void kvl__put_u64(unsigned char* to, uint64_t x)
+{
+    for (int i = 0; i < 8; ++i) to[i] = (unsigned char)(x >> 8 * i);
+}
+
+KVL__FN uint32_t kvl__get_u32(const unsigned char* from)
+{
+    uint32_t x = 0;
+    for (int i = 0; i < 4; ++i) x |= (uint32_t)from[i] << 8 * i;
+    return x;
+}
+
+KVL__FN uint64_t kvl__get_u64(const unsigned char* from)
+{
+    return kvl__get_u32(from) | (uint64_t)kvl__get_u32(from + 4) << 32;
+}
+
+KVL__FN kvl_status kvl__stream_write(kvl__stream* s, const void* bytes, uint64_t num_bytes)
+{
+    KVL_ASSERT(num_bytes <= s->left);
+    if (num_bytes == 0) return KVL_OK;
+    XXH3_64bits_update(&s->hash, bytes, (size_t)num_bytes);
+    KVL__REQUIRE(s->ctx, s->write(bytes, (size_t)num_bytes, s->user) == 0, KVL_FILE,
+                 "the file could not be written after %llu bytes: %s", (unsigned long long)s->at,
+                 strerror(errno));
+    s->at += num_bytes;
+    s->left -= num_bytes;
+    return KVL_OK;
+}
+
+// Bytes that no section's checksum covers.
+KVL__FN kvl_status kvl__stream_read_raw(kvl__stream* s, void* bytes, uint64_t num_bytes)
+{
+    if (num_bytes == 0) return KVL_OK;
+    KVL__REQUIRE(s->ctx, s->read(bytes, (size_t)num_bytes, s->user) == 0, KVL_FILE,
+                 "the file ends, or could not be read, after %llu bytes",
+                 (unsigned long long)s->at);
+    s->at += num_bytes;
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__stream_read(kvl__stream* s, void* bytes, uint64_t num_bytes)
+{
+    KVL__REQUIRE(s->ctx, num_bytes <= s->left, KVL_FILE,
+                 "the file is damaged: section %.4s %u is too short", (const char*)&s->tag,
+                 s->index);
+    KVL__TRY(kvl__stream_read_raw(s, bytes, num_bytes));
+    XXH3_64bits_update(&s->hash, bytes, (size_t)num_bytes);
+    s->left -= num_bytes;
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__section_write(kvl__stream* s, uint32_t tag, uint32_t index, uint64_t bytes)
+{
+    unsigned char head[KVL__SECTION_HEADER];
+    kvl__put_u32(head, tag);
+    kvl__put_u32(head + 4, index);
+    kvl__put_u64(head + 8, bytes);
+    XXH3_64bits_reset(&s->hash);
+    s->left = bytes + sizeof head;
+    return kvl__stream_write(s, head, sizeof head);
+}
+
+KVL__FN kvl_status kvl__section_write_end(kvl__stream* s)
+{
+    unsigned char sum[8];
+    KVL_ASSERT(s->left == 0);
+    kvl__put_u64(sum, XXH3_64bits_digest(&s->hash));
+    s->left = sizeof sum;
+    return kvl__stream_write(s, sum, sizeof sum);
+}
+
+KVL__FN kvl_status kvl__section_read(kvl__stream* s, uint32_t tag, uint32_t index)
+{
+    unsigned char head[KVL__SECTION_HEADER];
+    XXH3_64bits_reset(&s->hash);
+    s->tag = tag;
+    s->index = index;
+    KVL__TRY(kvl__stream_read_raw(s, head, sizeof head));
+    XXH3_64bits_update(&s->hash, head, sizeof head);
+    KVL__REQUIRE(s->ctx, kvl__get_u32(head) == tag && kvl__get_u32(head + 4) == index, KVL_FILE,
+                 "the file is damaged: section %.4s %u is not where it should be, at byte %llu",
+                 (const char*)&tag, index, (unsigned long long)s->at - sizeof head);
+    s->left = kvl__get_u64(head + 8);
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__section_read_end(kvl__stream* s)
+{
+    unsigned char sum[8];
+    KVL__REQUIRE(s->ctx, s->left == 0, KVL_FILE,
+                 "the file is damaged: section %.4s %u has %llu bytes too many",
+                 (const char*)&s->tag, s->index, (unsigned long long)s->left);
+    KVL__TRY(kvl__stream_read_raw(s, sum, sizeof sum));
+    KVL__REQUIRE(s->ctx, kvl__get_u64(sum) == XXH3_64bits_digest(&s->hash), KVL_FILE,
+                 "the file is damaged: the checksum of section %.4s %u does not hold",
+                 (const char*)&s->tag, s->index);
+    return KVL_OK;
+}
+
+// WHAT A SECTION HOLDS
+
+KVL__FN kvl_status kvl__write_i64(kvl__stream* s, int64_t x)
+{
+    unsigned char bytes[8];
+    kvl__put_u64(bytes, (uint64_t)x);
+    return kvl__stream_write(s, bytes, sizeof bytes);
+}
+
+KVL__FN kvl_status kvl__read_i64(kvl__stream* s, int64_t* x)
+{
+    unsigned char bytes[8];
+    KVL__TRY(kvl__stream_read(s, bytes, sizeof bytes));
+    *x = (int64_t)kvl__get_u64(bytes);
+    return KVL_OK;
+}
+
+// The shape of a layer as a file has it.
+typedef struct kvl__file_layer {
+    uint32_t active, num_kv_heads, head_dim, head_dim_v;
+    char     spec[KVL__SPEC_BYTES];
+} kvl__file_layer;
+
+KVL__FN void kvl__file_layer_of(const kvl__layer* l, kvl__file_layer* f)
+{
+    memset(f, 0, sizeof *f);
+    if (!l->active) return;
+    f->active = 1;
+    f->num_kv_heads = (uint32_t)l->config.num_kv_heads;
+    f->head_dim = (uint32_t)l->config.side[0].head_dim;
+    f->head_dim_v = (uint32_t)l->config.side[1].head_dim;
+    kvl__canonical_spec(&l->config, f->spec, sizeof f->spec);
+}
+
+KVL__FN kvl_status kvl__file_write_layer(kvl__stream* s, const kvl__layer* l, uint32_t index)
+{
+    kvl__file_layer f;
+    unsigned char shape[16];
+    kvl__file_layer_of(l, &f);
+    kvl__put_u32(shape, f.active);
+    kvl__put_u32(shape + 4, f.num_kv_heads);
+    kvl__put_u32(shape + 8, f.head_dim);
+    kvl__put_u32(shape + 12, f.head_dim_v);
+    KVL__TRY(kvl__section_write(s, KVL__TAG_LAYR, index, sizeof shape + strlen(f.spec)));
+    KVL__TRY(kvl__stream_write(s, shape, sizeof shape));
+    KVL__TRY(kvl__stream_write(s, f.spec, strlen(f.spec)));
+    return kvl__section_write_end(s);
+}
+
+KVL__FN kvl_status kvl__file_read_layer(kvl__stream* s, uint32_t index, kvl__file_layer* f)
+{
+    unsigned char shape[16];
+    memset(f, 0, sizeof *f);
+    KVL__TRY(kvl__section_read(s, KVL__TAG_LAYR, index));
+    KVL__TRY(kvl__stream_read(s, shape, sizeof shape));
+    f->active = kvl__get_u32(shape);
+    f->num_kv_heads = kvl__get_u32(shape + 4);
+    f->head_dim = kvl__get_u32(shape + 8);
+    f->head_dim_v = kvl__get_u32(shape + 12);
+    KVL__REQUIRE(s->ctx, s->left < sizeof f->spec, KVL_FILE,
+                 "the file is damaged: the spec of layer %u has %llu letters", index,
+                 (unsigned long long)s->left);
+    KVL__TRY(kvl__stream_read(s, f->spec, s->left));
+    return kvl__section_read_end(s);
+}
+
+// ROWS OF ONE SEQUENCE IN ONE LAYER
+
+// A stretch of 16-bit rows of all heads and both sides that a file holds.
+typedef struct kvl__stretch {
+    uint16_t* at[2];               // keys, values
+    int64_t   num_rows;
+} kvl__stretch;
+
+// Sink, and history with tail, of one head.
+KVL__FN void kvl__stretches(const kvl__layer* l, const kvl__seq_layer* s, int head,
+                            kvl__stretch* out)
+{
+    const kvl__windows w = kvl__windows_of(l, s, head);
+    const int64_t sink = kvl__min_i64(s->now.rows, l->config.sink_len);
+    for (int side = 0; side < 2; ++side) {
+        out[0].at[side] = w.sink[side];
+        out[1].at[side] = w.tail[side] - s->now.history * l->config.side[side].head_dim;
+    }
+    out[0].num_rows = sink;
+    out[1].num_rows = s->now.rows - sink - s->now.quantized + s->now.history;
+}
+
+KVL__FN uint64_t kvl__stretch_bytes(const kvl__layer* l, const kvl__seq_layer* s)
+{
+    const int64_t dims = l->config.side[0].head_dim + l->config.side[1].head_dim;
+    const int64_t sink = kvl__min_i64(s->now.rows, l->config.sink_len);
+    return (uint64_t)(2 * dims * l->config.num_kv_heads *
+                      (s->now.rows - s->now.quantized - sink + s->now.history + sink));
+}
+
+KVL__FN kvl_status kvl__write_extent(kvl__stream* s, const kvl__extent* e)
+{
+    KVL__TRY(kvl__write_i64(s, e->rows));
+    KVL__TRY(kvl__write_i64(s, e->quantized));
+    KVL__TRY(kvl__write_i64(s, e->dropped));
+    KVL__TRY(kvl__write_i64(s, e->released));
+    KVL__TRY(kvl__write_i64(s, e->history));
+    return kvl__write_i64(s, e->altered);
+}
+
+KVL__FN kvl_status kvl__read_extent(kvl__stream* s, kvl__extent* e)
+{
+    KVL__TRY(kvl__read_i64(s, &e->rows));
+    KVL__TRY(kvl__read_i64(s, &e->quantized));
+    KVL__TRY(kvl__read_i64(s, &e->dropped));
+    KVL__TRY(kvl__read_i64(s, &e->released));
+    KVL__TRY(kvl__read_i64(s, &e->history));
+    return kvl__read_i64(s, &e->altered);
+}
+
+// A page between its own order and the linear one: rows [0, num_rows) of all heads.
+KVL__FN void kvl__linear_page(const kvl__layer* l, unsigned char* page, unsigned char* linear,
+                              int32_t num_rows, int into_page)
+{
+    for (int head = 0; head < l->config.num_kv_heads; ++head) {
+        for (int side = 0; side < 2; ++side) {
+            const int64_t at = head * (l->k_bytes + l->v_bytes) + (side ? l->k_bytes : 0);
+            kvl__linear_args a;
+            memset(&a, 0, sizeof a);
+            a.codec = &l->config.side[side];
+            a.page = page + at;
+            a.linear = linear + at;
+            a.page_size = l->config.page_size;
+            a.num_rows = num_rows;
+            a.into_page = into_page;
+            (side ? l->program.linear_values : l->program.linear_keys)(&a);
+        }
+    }
+}
+
+// Several pages at a time, so that the threads have something to do.
+enum { KVL__FILE_PAGES = 32 };
+
+typedef struct kvl__page_batch {
+    const kvl__layer* l;
+    unsigned char*    pages[KVL__FILE_PAGES];
+    int32_t           num_rows[KVL__FILE_PAGES];
+    unsigned char*    linear;      // [KVL__FILE_PAGES, page_bytes]
+    int               num, into_page;
+} kvl__page_batch;
+
+KVL__FN void kvl__batch_item(void* arg, int64_t item, int thread)
+{
+    const kvl__page_batch* b = (const kvl__page_batch*)arg;
+    unsigned char* linear = b->linear + (uint64_t)item * b->l->page_bytes;
+    (void)thread;
+    if (!b->into_page) memset(linear, 0, (size_t)b->l->page_bytes);
+    kvl__linear_page(b->l, b->pages[item], linear, b->num_rows[item], b->into_page);
+}
+
+// Rows of a page that a sequence has quantized.
+KVL__FN int32_t kvl__rows_in_page(const kvl__layer* l, const kvl__extent* e, int64_t page)
+{
+    return (int32_t)kvl__min_i64(l->config.page_size, e->quantized - page * l->config.page_size);
+}
+
+// SAVE
+
+typedef struct kvl__save {
+    kvl_cache*           cache;
+    const kvl_save_desc* d;
+    kvl__seq**           seqs;     // [num_seqs]
+    kvl__stream          s;
+    unsigned char*       linear;   // KVL__FILE_PAGES pages of the layer with the largest ones
+    uint64_t             linear_bytes;
+} kvl__save;
+
+// The largest page of a cache, KVL__FILE_PAGES times.
+KVL__FN uint64_t kvl__linear_bytes(const kvl_cache* cache)
+{
+    uint64_t most = 0;
+    for (int i = 0; i < cache->num_layers; ++i)
+        if (cache->layers[i].page_bytes > most) most = cache->layers[i].page_bytes;
+    return most * KVL__FILE_PAGES;
+}
+
+// Every page of a layer says how many of its rows some sequence has, and has no number yet.
+KVL__FN void kvl__mark_pages(const kvl__save* job, int layer)
+{
+    for (int pass = 0; pass < 2; ++pass) {
+        for (int i = 0; i < job->d->num_seqs; ++i) {
+            const kvl__seq_layer* s = &job->seqs[i]->layers[layer];
+            for (int64_t p = 0; s->table && p < s->table->num; ++p) {
+                kvl__page* page = kvl__page_of(kvl__table_pages(s->table)[p]);
+                const int32_t rows = kvl__rows_in_page(&job->cache->layers[layer], &s->now,
+                                                       s->table->first + p);
+                if (pass == 0) page->file_number = page->file_rows = 0;
+                else if (rows > page->file_rows) page->file_rows = rows;
+            }
+        }
+    }
+}
+
+KVL__FN kvl_status kvl__write_stretches(kvl__stream* s, const kvl__layer* l,
+                                        const kvl__seq_layer* from)
+{
+    for (int head = 0; head < l->config.num_kv_heads; ++head) {
+        kvl__stretch rows[2];
+        kvl__stretches(l, from, head, rows);
+        for (int i = 0; i < 2; ++i)
+            for (int side = 0; side < 2; ++side)
+                KVL__TRY(kvl__stream_write(s, rows[i].at[side], 2u * (uint64_t)(rows[i].num_rows *
+                                           l->config.side[side].head_dim)));
+    }
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__write_batch(kvl__save* job, kvl__page_batch* b)
+{
+    kvl__parallel(job->cache->ctx, b->num, kvl__batch_item, b);
+    for (int i = 0; i < b->num; ++i) {
+        KVL__TRY(kvl__write_i64(&job->s, 0));
+        KVL__TRY(kvl__stream_write(&job->s, b->linear + (uint64_t)i * b->l->page_bytes,
+                                   b->l->page_bytes));
+    }
+    b->num = 0;
+    return KVL_OK;
+}
+
+// Pages in order: those that have no number get the next one, and are written.
+KVL__FN kvl_status kvl__write_pages(kvl__save* job, const kvl__layer* l,
+                                    const kvl__seq_layer* from, int32_t known)
+{
+    kvl__page_batch b;
+    memset(&b, 0, sizeof b);
+    b.l = l;
+    b.linear = job->linear;
+    for (int64_t p = 0; from->table && p < from->table->num; ++p) {
+        unsigned char* contents = kvl__table_pages(from->table)[p];
+        const kvl__page* page = kvl__page_of(contents);
+        if (page->file_number > known) {
+            b.pages[b.num] = contents;
+            b.num_rows[b.num++] = page->file_rows;
+            if (b.num == KVL__FILE_PAGES) KVL__TRY(kvl__write_batch(job, &b));
+        } else {
+            KVL__TRY(kvl__write_batch(job, &b));
+            KVL__TRY(kvl__write_i64(&job->s, page->file_number));
+        }
+    }
+    return kvl__write_batch(job, &b);
+}
+
+// *numbered: pages of this layer that are in the file already.
+KVL__FN kvl_status kvl__write_rows(kvl__save* job, int layer, int seq, int32_t* numbered)
+{
+    const kvl__layer* l = &job->cache->layers[layer];
+    const kvl__seq_layer* from = &job->seqs[seq]->layers[layer];
+    const int64_t num_pages = from->table ? from->table->num : 0;
+    const int32_t known = *numbered;
+    for (int64_t p = 0; p < num_pages; ++p) {
+        kvl__page* page = kvl__page_of(kvl__table_pages(from->table)[p]);
+        if (page->file_number == 0) page->file_number = ++*numbered;
+    }
+    const uint64_t bytes = 56u + kvl__stretch_bytes(l, from) + 8u * (uint64_t)num_pages +
+                           (uint64_t)(*numbered - known) * l->page_bytes;
+    KVL__TRY(kvl__section_write(&job->s, KVL__TAG_ROWS, (uint32_t)layer, bytes));
+    KVL__TRY(kvl__write_extent(&job->s, &from->now));
+    KVL__TRY(kvl__write_i64(&job->s, num_pages));
+    KVL__TRY(kvl__write_stretches(&job->s, l, from));
+    KVL__TRY(kvl__write_pages(job, l, from, known));
+    return kvl__section_write_end(&job->s);
+}
+
+KVL__FN kvl_status kvl__file_write_seq(kvl__stream* s, const kvl_save_seq* seq, uint32_t index)
+{
+    const uint64_t bytes = 16u + 4u * (uint64_t)seq->num_tokens + seq->data_bytes;
+    KVL__TRY(kvl__section_write(s, KVL__TAG_SEQU, index, bytes));
+    KVL__TRY(kvl__write_i64(s, seq->num_tokens));
+    KVL__TRY(kvl__write_i64(s, (int64_t)seq->data_bytes));
+    KVL__TRY(kvl__stream_write(s, seq->tokens, 4u * (uint64_t)seq->num_tokens));
+    KVL__TRY(kvl__stream_write(s, seq->data, seq->data_bytes));
+    return kvl__section_write_end(s);
+}
+
+KVL__FN kvl_status kvl__save_all(kvl__save* job)
+{
+    kvl_cache* cache = job->cache;
+    unsigned char head[KVL__FILE_HEADER] = "kvlseqs\n";
+    kvl__put_u32(head + 8, KVL__FILE_VERSION);
+    kvl__put_u32(head + 12, (uint32_t)cache->num_layers);
+    kvl__put_u32(head + 16, (uint32_t)job->d->num_seqs);
+    kvl__put_u32(head + 20, 0);
+    job->s.left = sizeof head;
+    XXH3_64bits_reset(&job->s.hash);
+    KVL__TRY(kvl__stream_write(&job->s, head, sizeof head));
+    for (int i = 0; i < cache->num_layers; ++i)
+        KVL__TRY(kvl__file_write_layer(&job->s, &cache->layers[i], (uint32_t)i));
+    for (int i = 0; i < job->d->num_seqs; ++i)
+        KVL__TRY(kvl__file_write_seq(&job->s, &job->d->seqs[i], (uint32_t)i));
+    for (int layer = 0; layer < cache->num_layers; ++layer) {
+        int32_t numbered = 0;
+        if (!cache->layers[layer].active) continue;
+        kvl__mark_pages(job, layer);
+        for (int i = 0; i < job->d->num_seqs; ++i)
+            KVL__TRY(kvl__write_rows(job, layer, i, &numbered));
+    }
+    KVL__TRY(kvl__section_write(&job->s, KVL__TAG_DONE, 0, 0));
+    return kvl__section_write_end(&job->s);
+}
+
+KVL__FN int kvl__file_write(const void* bytes, size_t num_bytes, void* user)
+{
+    return fwrite(bytes, 1, num_bytes, (FILE*)user) != num_bytes;
+}
+
+KVL__FN int kvl__file_read(void* bytes, size_t num_bytes, void* user)
+{
+    return fread(bytes, 1, num_bytes, (FILE*)user) != num_bytes;
+}
+
+// Writes beside `path` under a name of its own and renames: the file is whole or as it was.
+KVL__FN kvl_status kvl__save_path(kvl__save* job, const char* path)
+{
+    kvl_context* ctx = job->cache->ctx;
+    char temp[KVL__PATH_BYTES];
+    int fd = -1, length = 0;
+    for (int i = 0; i < 100 && fd < 0 && (i == 0 || errno == EEXIST); ++i) {
+        length = snprintf(temp, sizeof temp, "%s.%ld-%d", path, (long)getpid(), i);
+        KVL__REQUIRE(ctx, length < (int)sizeof temp, KVL_BAD_ARGUMENT,
+                     "path: %d letters, at most %d are possible", (int)strlen(path),
+                     (int)sizeof temp - 32);
+        fd = open(temp, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
+    }
+    KVL__REQUIRE(ctx, fd >= 0, KVL_FILE, "%s: cannot be written: %s", path, strerror(errno));
+    FILE* file = fdopen(fd, "wb");
+    if (!file) {
+        close(fd);
+        unlink(temp);
+        return kvl__fail(ctx, KVL_NO_MEMORY, "%s: %s", path, strerror(errno));
+    }
+    job->s.write = kvl__file_write;
+    job->s.user = file;
+    kvl_status status = kvl__save_all(job);
+    if (status == KVL_OK && (fflush(file) != 0 || fsync(fd) != 0))
+        status = kvl__fail(ctx, KVL_FILE, "%s: cannot be written: %s", path, strerror(errno));
+    fclose(file);
+    if (status == KVL_OK && rename(temp, path) != 0)
+        status = kvl__fail(ctx, KVL_FILE, "%s: cannot be written: %s", path, strerror(errno));
+    if (status != KVL_OK) unlink(temp);
+    return status;
+}
+
+KVL__FN kvl_status kvl__check_save(const kvl_cache* cache, const kvl_save_desc* d)
+{
+    kvl_context* ctx = cache->ctx;
+    KVL__REQUIRE(ctx, d, KVL_BAD_ARGUMENT, "kvl_save_desc = NULL: must be given");
+    KVL__REQUIRE(ctx, d->end == 0, KVL_BAD_ARGUMENT,
+                 "kvl_save_desc.end = %u: must be 0: zero the whole desc first", d->end);
+    KVL__REQUIRE(ctx, d->num_seqs >= 1 && d->seqs, KVL_BAD_ARGUMENT,
+                 "num_seqs = %d: must be at least 1, with seqs", d->num_seqs);
+    KVL__REQUIRE(ctx, (d->path != NULL) != (d->write != NULL), KVL_BAD_ARGUMENT,
+                 "path, write: exactly one of them must be given");
+    for (int i = 0; i < d->num_seqs; ++i) {
+        const kvl_save_seq* one = &d->seqs[i];
+        KVL__REQUIRE(ctx, one->num_tokens >= 0 && one->num_tokens <= INT_MAX &&
+                     (one->num_tokens == 0 || one->tokens), KVL_BAD_ARGUMENT,
+                     "seqs[%d].num_tokens = %lld: must be 0 to %d, with tokens", i,
+                     (long long)one->num_tokens, INT_MAX);
+        KVL__REQUIRE(ctx, one->data_bytes <= INT64_MAX / 2 && (one->data_bytes == 0 || one->data),
+                     KVL_BAD_ARGUMENT, "seqs[%d].data_bytes = %llu: data must be given with it", i,
+                     (unsigned long long)one->data_bytes);
+    }
+    return KVL_OK;
+}
+
+KVL__PUBLIC kvl_status kvl_save(kvl_cache* cache, const kvl_save_desc* d)
+{
+    kvl__save job;
+    KVL__TRY(kvl__check_cache(cache));
+    KVL__TRY(kvl__check_save(cache, d));
+    kvl_context* ctx = cache->ctx;
+    memset(&job, 0, sizeof job);
+    job.cache = cache;
+    job.d = d;
+    job.s.ctx = ctx;
+    job.s.write = d->write;
+    job.s.user = d->user;
+    job.linear_bytes = kvl__linear_bytes(cache);
+    const size_t seq_bytes = (size_t)d->num_seqs * sizeof *job.seqs;
+    job.seqs = (kvl__seq**)kvl__alloc(ctx, seq_bytes);
+    job.linear = (unsigned char*)kvl__alloc(ctx, (size_t)job.linear_bytes);
+    kvl_status status = KVL_OK;
+    if (!job.seqs || !job.linear)
+        status = kvl__fail(ctx, KVL_NO_MEMORY, "the allocator has no %llu bytes",
+                           (unsigned long long)(seq_bytes + job.linear_bytes));
+    for (int i = 0; i < d->num_seqs && status == KVL_OK; ++i)
+        status = kvl__need_seq(cache, d->seqs[i].seq, &job.seqs[i]);
+    if (status == KVL_OK) status = d->path ? kvl__save_path(&job, d->path) : kvl__save_all(&job);
+    kvl__free(ctx, job.seqs, seq_bytes);
+    kvl__free(ctx, job.linear, (size_t)job.linear_bytes);
+    return status;
+}
+
+// LOAD
+
+typedef struct kvl__file_load {
+    kvl_cache*      cache;
+    kvl__stream     s;
+    int             num_seqs;
+    kvl__seq**      seqs;          // [num_seqs], of no handle yet
+    kvl_loaded_seq* out;           // [num_seqs]
+    unsigned char*  linear;
+    uint64_t        linear_bytes;
+    unsigned char** pages;         // of the layer at hand, by number from 1
+    int64_t         num_pages, room;
+} kvl__file_load;
+
+KVL__FN kvl_status kvl__read_header(kvl__stream* s, kvl_file_info* info)
+{
+    unsigned char head[KVL__FILE_HEADER];
+    memset(info, 0, sizeof *info);
+    KVL__TRY(kvl__stream_read_raw(s, head, sizeof head));
+    KVL__REQUIRE(s->ctx, memcmp(head, "kvlseqs\n", 8) == 0, KVL_FILE,
+                 "not a file of saved sequences: its first bytes are others");
+    info->version = (int)kvl__get_u32(head + 8);
+    KVL__REQUIRE(s->ctx, info->version == KVL__FILE_VERSION, KVL_UNSUPPORTED,
+                 "the file has version %d: this library reads %d", info->version,
+                 KVL__FILE_VERSION);
+    info->num_layers = (int)kvl__get_u32(head + 12);
+    info->num_seqs = (int)kvl__get_u32(head + 16);
+    KVL__REQUIRE(s->ctx, info->num_layers >= 1 && info->num_layers <= 65536 &&
+                 info->num_seqs >= 1 && info->num_seqs <= 1 << 20 && kvl__get_u32(head + 20) == 0,
+                 KVL_FILE, "the file is damaged: its header has %d layers and %d sequences",
+                 info->num_layers, info->num_seqs);
+    return KVL_OK;
+}
+
+// The same shape and spec, or an error that names what differs.
+KVL__FN kvl_status kvl__match_layer(kvl_context* ctx, int index, const kvl__file_layer* f,
+                                    const kvl__layer* l)
+{
+    kvl__file_layer own;
+    kvl__file_layer_of(l, &own);
+    KVL__REQUIRE(ctx, f->active == own.active, KVL_BAD_ARGUMENT,
+                 "layer %d has %s in the file, %s in the cache", index,
+                 f->active ? "KV heads" : "none", own.active ? "some" : "none");
+    KVL__REQUIRE(ctx, f->num_kv_heads == own.num_kv_heads, KVL_BAD_ARGUMENT,
+                 "layer %d: num_kv_heads = %u in the file, %u in the cache", index,
+                 f->num_kv_heads, own.num_kv_heads);
+    KVL__REQUIRE(ctx, f->head_dim == own.head_dim && f->head_dim_v == own.head_dim_v,
+                 KVL_BAD_ARGUMENT, "layer %d: head_dim = %u and %u in the file, %u and %u in the "
+                 "cache", index, f->head_dim, f->head_dim_v, own.head_dim, own.head_dim_v);
+    KVL__REQUIRE(ctx, strcmp(f->spec, own.spec) == 0, KVL_BAD_ARGUMENT,
+                 "layer %d: spec '%s' in the file, '%s' in the cache; recode = 1 loads it by way "
+                 "of full rows", index, f->spec, own.spec);
+    return KVL_OK;
+}
+
+// What a section claims is allocated piece by piece, so that a false length costs no memory.
+KVL__FN kvl_status kvl__read_grown(kvl__stream* s, void** out, uint64_t num_bytes)
+{
+    uint64_t room = 0, at = 0;
+    *out = NULL;
+    while (at < num_bytes) {
+        const uint64_t want = num_bytes - at < room + 65536 ? num_bytes : at + room + 65536;
+        void* more = kvl__alloc(s->ctx, (size_t)want);
+        if (more && at) memcpy(more, *out, (size_t)at);
+        kvl__free(s->ctx, *out, (size_t)room);
+        *out = more;
+        KVL__REQUIRE(s->ctx, more, KVL_NO_MEMORY, "the allocator has no %llu bytes",
+                     (unsigned long long)want);
+        room = want;
+        const kvl_status status = kvl__stream_read(s, (unsigned char*)more + at, want - at);
+        if (status != KVL_OK) {
+            kvl__free(s->ctx, *out, (size_t)room);
+            *out = NULL;
+            return status;
+        }
+        at = want;
+    }
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__file_read_seq(kvl__stream* s, uint32_t index, kvl_loaded_seq* out)
+{
+    int64_t num_tokens, data_bytes;
+    KVL__TRY(kvl__section_read(s, KVL__TAG_SEQU, index));
+    KVL__TRY(kvl__read_i64(s, &num_tokens));
+    KVL__TRY(kvl__read_i64(s, &data_bytes));
+    KVL__REQUIRE(s->ctx, num_tokens >= 0 && num_tokens <= INT_MAX && data_bytes >= 0 &&
+                 (uint64_t)data_bytes + 4u * (uint64_t)num_tokens == s->left, KVL_FILE,
+                 "the file is damaged: sequence %u has %lld tokens and %lld bytes of data", index,
+                 (long long)num_tokens, (long long)data_bytes);
+    KVL__TRY(kvl__read_grown(s, (void**)&out->tokens, 4u * (uint64_t)num_tokens));
+    out->num_tokens = num_tokens;
+    KVL__TRY(kvl__read_grown(s, &out->data, (uint64_t)data_bytes));
+    out->data_bytes = (uint64_t)data_bytes;
+    return kvl__section_read_end(s);
+}
+
+// Whether an extent can be one of this layer, whose spec is the file's.
+KVL__FN int kvl__extent_fits(const kvl__layer* l, const kvl__extent* e)
+{
+    const kvl__config* c = &l->config;
+    if (e->rows < 0 || e->rows > (int64_t)1 << 40 || e->quantized < 0) return 0;
+    const int64_t behind = kvl__max_i64(0, e->rows - c->sink_len);
+    return e->quantized >= kvl__quantized_rows(c, e->rows) && e->quantized <= behind &&
+           e->quantized % kvl__group_rows(c) == 0 && behind - e->quantized <= l->tail_rows &&
+           e->dropped >= 0 && e->released >= 0 && kvl__gone_rows(e) <= behind &&
+           e->history >= 0 && e->history <= e->quantized && e->history <= 65536 + c->chunk_len &&
+           e->altered >= 0 && e->altered <= e->rows;
+}
+
+KVL__FN kvl_status kvl__skip(kvl__stream* s, int64_t num_bytes)
+{
+    unsigned char bytes[4096];
+    while (num_bytes > 0) {
+        const int64_t num = kvl__min_i64(num_bytes, (int64_t)sizeof bytes);
+        KVL__TRY(kvl__stream_read(s, bytes, (uint64_t)num));
+        num_bytes -= num;
+    }
+    return KVL_OK;
+}
+
+// history: rows of it that the file has; the sequence's own count is as many as the cache keeps.
+KVL__FN kvl_status kvl__read_stretches(kvl__stream* s, const kvl__layer* l,
+                                       const kvl__seq_layer* to, int64_t history)
+{
+    const int64_t beyond = history - to->now.history;
+    for (int head = 0; head < l->config.num_kv_heads; ++head) {
+        kvl__stretch rows[2];
+        kvl__stretches(l, to, head, rows);
+        for (int i = 0; i < 2; ++i) {
+            for (int side = 0; side < 2; ++side) {
+                const int64_t dim = l->config.side[side].head_dim;
+                if (i == 1) KVL__TRY(kvl__skip(s, 2 * beyond * dim));
+                KVL__TRY(kvl__stream_read(s, rows[i].at[side],
+                                          2u * (uint64_t)(rows[i].num_rows * dim)));
+            }
+        }
+    }
+    return KVL_OK;
+}
+
+// A number for a page: later sequences of this layer may refer to it.
+KVL__FN kvl_status kvl__number_page(kvl__file_load* job, unsigned char* page)
+{
+    kvl_context* ctx = job->cache->ctx;
+    if (job->num_pages == job->room) {
+        const int64_t room = job->room ? 2 * job->room : 256;
+        unsigned char** more = (unsigned char**)kvl__alloc(ctx, (size_t)room * sizeof *more);
+        KVL__REQUIRE(ctx, more, KVL_NO_MEMORY, "the allocator has no %zu bytes",
+                     (size_t)room * sizeof *more);
+        if (job->pages) memcpy(more, job->pages, (size_t)job->num_pages * sizeof *more);
+        kvl__free(ctx, job->pages, (size_t)job->room * sizeof *more);
+        job->pages = more;
+        job->room = room;
+    }
+    job->pages[job->num_pages++] = page;
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__read_page(kvl__file_load* job, const kvl__layer* l, kvl__seq_layer* to,
+                                  kvl__page_batch* b)
+{
+    kvl__table* table = to->table;
+    int64_t number;
+    KVL__TRY(kvl__read_i64(&job->s, &number));
+    if (number != 0) {
+        KVL__REQUIRE(job->s.ctx, number > 0 && number <= job->num_pages, KVL_FILE,
+                     "the file is damaged: page %lld of %lld", (long long)number,
+                     (long long)job->num_pages);
+        unsigned char* page = job->pages[number - 1];
+        ++kvl__page_of(page)->refs;
+        kvl__table_pages(table)[table->num++] = page;
+        return KVL_OK;
+    }
+    KVL__TRY(kvl__stream_read(&job->s, b->linear + (uint64_t)b->num * l->page_bytes,
+                              l->page_bytes));
+    unsigned char* page = kvl__page_create(job->cache, l, NULL);
+    if (!page) return KVL_NO_MEMORY;
+    kvl__table_pages(table)[table->num++] = page;
+    b->pages[b->num] = page;
+    b->num_rows[b->num++] = l->config.page_size;
+    return kvl__number_page(job, page);
+}
+
+KVL__FN kvl_status kvl__read_pages(kvl__file_load* job, const kvl__layer* l, kvl__seq_layer* to,
+                                   int64_t first, int64_t num)
+{
+    kvl__page_batch b;
+    memset(&b, 0, sizeof b);
+    b.l = l;
+    b.linear = job->linear;
+    b.into_page = 1;
+    if (num == 0) return KVL_OK;
+    KVL__REQUIRE(job->s.ctx, (uint64_t)num <= job->s.left / 8, KVL_FILE,
+                 "the file is damaged: %lld pages in %llu bytes", (long long)num,
+                 (unsigned long long)job->s.left);
+    const int64_t entries = kvl__table_entries(num);
+    to->table = (kvl__table*)kvl__cache_alloc(job->cache, kvl__table_bytes(entries));
+    if (!to->table) return KVL_NO_MEMORY;
+    to->table->refs = 1;
+    to->table->entries = entries;
+    to->table->first = first;
+    while (to->table->num < num) {
+        KVL__TRY(kvl__read_page(job, l, to, &b));
+        if (b.num < KVL__FILE_PAGES && to->table->num < num) continue;
+        kvl__parallel(job->cache->ctx, b.num, kvl__batch_item, &b);
+        b.num = 0;
+    }
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__read_rows(kvl__file_load* job, int layer, int seq)
+{
+    const kvl__layer* l = &job->cache->layers[layer];
+    kvl__seq_layer* to = &job->seqs[seq]->layers[layer];
+    kvl__extent e;
+    int64_t num_pages;
+    KVL__TRY(kvl__section_read(&job->s, KVL__TAG_ROWS, (uint32_t)layer));
+    KVL__TRY(kvl__read_extent(&job->s, &e));
+    KVL__TRY(kvl__read_i64(&job->s, &num_pages));
+    const int64_t end = kvl__num_pages(&l->config, e.quantized);
+    KVL__REQUIRE(job->s.ctx, kvl__extent_fits(l, &e) && num_pages ==
+                 end - kvl__min_i64(end, kvl__gone_rows(&e) / l->config.page_size), KVL_FILE,
+                 "the file is damaged: layer %d of sequence %d has %lld rows, %lld of them "
+                 "quantized, in %lld pages", layer, seq, (long long)e.rows, (long long)e.quantized,
+                 (long long)num_pages);
+    to->now = e;
+    to->now.history = kvl__min_i64(e.history, l->keep_rows);
+    KVL__TRY(kvl__read_stretches(&job->s, l, to, e.history));
+    KVL__TRY(kvl__read_pages(job, l, to, end - num_pages, num_pages));
+    KVL_ASSERT(kvl__seq_layer_holds(l, to));
+    return kvl__section_read_end(&job->s);
+}
+
+KVL__FN kvl_status kvl__load_seqs(kvl__file_load* job)
+{
+    kvl_cache* cache = job->cache;
+    for (int i = 0; i < job->num_seqs; ++i)
+        KVL__TRY(kvl__file_read_seq(&job->s, (uint32_t)i, &job->out[i]));
+    for (int i = 0; i < job->num_seqs; ++i) {
+        job->seqs[i] = kvl__seq_make(cache, NULL);
+        if (!job->seqs[i]) return KVL_NO_MEMORY;
+    }
+    for (int layer = 0; layer < cache->num_layers; ++layer) {
+        job->num_pages = 0;
+        if (!cache->layers[layer].active) continue;
+        for (int i = 0; i < job->num_seqs; ++i) KVL__TRY(kvl__read_rows(job, layer, i));
+    }
+    KVL__TRY(kvl__section_read(&job->s, KVL__TAG_DONE, 0));
+    return kvl__section_read_end(&job->s);
+}
+
+KVL__FN void kvl__loaded_release(kvl_context* ctx, kvl_loaded_seq* seqs, int num_seqs)
+{
+    for (int i = 0; i < num_seqs; ++i) {
+        kvl__free(ctx, seqs[i].tokens, 4u * (size_t)seqs[i].num_tokens);
+        kvl__free(ctx, seqs[i].data, (size_t)seqs[i].data_bytes);
+    }
+    kvl__free(ctx, seqs, (size_t)num_seqs * sizeof *seqs);
+}
+
+// Memory of a load; *job is released whatever the status.
+KVL__FN kvl_status kvl__load_begin(kvl__file_load* job, int num_seqs)
+{
+    kvl_context* ctx = job->cache->ctx;
+    job->num_seqs = num_seqs;
+    job->linear_bytes = kvl__linear_bytes(job->cache);
+    job->seqs = (kvl__seq**)kvl__alloc_zeroed(ctx, (size_t)num_seqs * sizeof *job->seqs);
+    job->out = (kvl_loaded_seq*)kvl__alloc_zeroed(ctx, (size_t)num_seqs * sizeof *job->out);
+    job->linear = (unsigned char*)kvl__alloc(ctx, (size_t)job->linear_bytes);
+    KVL__REQUIRE(ctx, job->seqs && job->out && job->linear, KVL_NO_MEMORY,
+                 "the allocator has no %llu bytes", (unsigned long long)job->linear_bytes);
+    return KVL_OK;
+}
+
+// Handles for all sequences, or for none.
+KVL__FN kvl_status kvl__load_enter(kvl__file_load* job)
+{
+    kvl_cache* cache = job->cache;
+    const int num = cache->num_seqs + job->num_seqs;
+    KVL__REQUIRE(cache->ctx, !cache->max_seqs || num <= cache->max_seqs, KVL_NO_MEMORY,
+                 "max_seqs = %d: %d exist and %d more are in the file", cache->max_seqs,
+                 cache->num_seqs, job->num_seqs);
+    if (!kvl__slots_grow(cache, num)) return KVL_NO_MEMORY;
+    for (int i = 0; i < job->num_seqs; ++i) {
+        job->out[i].seq = kvl__seq_enter(cache, job->seqs[i]);
+        job->seqs[i] = NULL;
+    }
+    return KVL_OK;
+}
+
+KVL__FN void kvl__load_end(kvl__file_load* job)
+{
+    kvl_context* ctx = job->cache->ctx;
+    for (int i = 0; job->seqs && i < job->num_seqs; ++i)
+        if (job->seqs[i]) kvl__seq_release(job->cache, job->seqs[i]);
+    kvl__free(ctx, job->seqs, (size_t)job->num_seqs * sizeof *job->seqs);
+    kvl__free(ctx, job->linear, (size_t)job->linear_bytes);
+    kvl__free(ctx, job->pages, (size_t)job->room * sizeof *job->pages);
+    if (job->out) kvl__loaded_release(ctx, job->out, job->num_seqs);
+}
+
+// COPIES BY WAY OF FULL ROWS
+
+enum { KVL__COPY_ROWS = 256 };
+
+typedef struct kvl__copy {
+    kvl_cache* from;
+    kvl_cache* to;
+    kvl_seq    from_seq, to_seq;
+    int64_t    first, num;
+} kvl__copy;
+
+KVL__FN kvl_status kvl__copy_layer(const kvl__copy* c, int layer, float* k, float* v)
+{
+    for (int64_t done = 0; done < c->num;) {
+        const int32_t num = (int32_t)kvl__min_i64(c->num - done, KVL__COPY_ROWS);
+        kvl_rows k_rows, v_rows;
+        kvl_append_desc a;
+        memset(&k_rows, 0, sizeof k_rows);
+        memset(&v_rows, 0, sizeof v_rows);
+        memset(&a, 0, sizeof a);
+        k_rows.data = k;
+        v_rows.data = v;
+        kvl_status status = kvl_restore(c->from, layer, c->from_seq, c->first + done, num, &k_rows,
+                                        &v_rows);
+        // The caches may belong to two contexts; the message is read in the one that is written.
+        if (status != KVL_OK && c->from->ctx != c->to->ctx)
+            kvl__fail(c->to->ctx, status, "%s", kvl_context_message(c->from->ctx));
+        if (status != KVL_OK) return status;
+        a.layer = layer;
+        a.num_seqs = 1;
+        a.seqs = &c->to_seq;
+        a.num_rows = &num;
+        a.k.data = k;
+        a.v.data = v;
+        KVL__TRY(kvl_append(c->to, &a));
+        done += num;
+    }
+    return KVL_OK;
+}
+
+// The two caches have the same shapes.
+KVL__FN kvl_status kvl__copy_layers(const kvl__copy* c)
+{
+    int64_t floats = 0;
+    kvl_status status = KVL_OK;
+    for (int i = 0; i < c->to->num_layers; ++i) {
+        const kvl__config* one = &c->to->layers[i].config;
+        const int64_t dim = kvl__max_i64(one->side[0].head_dim, one->side[1].head_dim);
+        floats = kvl__max_i64(floats, (int64_t)KVL__COPY_ROWS * one->num_kv_heads * dim);
+    }
+    const size_t bytes = 2u * (size_t)floats * sizeof(float);
+    float* rows = (float*)kvl__alloc(c->to->ctx, bytes);
+    KVL__REQUIRE(c->to->ctx, rows, KVL_NO_MEMORY, "the allocator has no %zu bytes", bytes);
+    for (int i = 0; i < c->to->num_layers && status == KVL_OK; ++i)
+        if (c->to->layers[i].active) status = kvl__copy_layer(c, i, rows, rows + floats);
+    kvl__free(c->to->ctx, rows, bytes);
+    return status;
+}
+
+KVL__FN kvl_status kvl__check_copy(const kvl__copy* c)
+{
+    kvl_context* ctx = c->to->ctx;
+    KVL__REQUIRE(ctx, c->from->num_layers == c->to->num_layers, KVL_BAD_ARGUMENT,
+                 "num_layers = %d: the other cache has %d", c->to->num_layers,
+                 c->from->num_layers);
+    for (int i = 0; i < c->to->num_layers; ++i) {
+        const kvl__config* a = &c->from->layers[i].config;
+        const kvl__config* b = &c->to->layers[i].config;
+        KVL__REQUIRE(ctx, a->num_kv_heads == b->num_kv_heads &&
+                     a->side[0].head_dim == b->side[0].head_dim &&
+                     a->side[1].head_dim == b->side[1].head_dim, KVL_BAD_ARGUMENT,
+                     "layer %d: %d heads of %d and %d channels there, %d of %d and %d here", i,
+                     a->num_kv_heads, a->side[0].head_dim, a->side[1].head_dim, b->num_kv_heads,
+                     b->side[0].head_dim, b->side[1].head_dim);
+    }
+    return KVL_OK;
+}
+
+// On a fork of the destination, so that it is as it was after a failure.
+KVL__PUBLIC kvl_status kvl_copy_rows(kvl_cache* to, kvl_seq to_seq, kvl_cache* from,
+                                     kvl_seq from_seq, int64_t first, int64_t num)
+{
+    kvl__copy c;
+    kvl__seq *seq, *fork;
+    KVL__TRY(kvl__check_cache(to));
+    KVL__REQUIRE(to->ctx, from, KVL_BAD_ARGUMENT, "from = NULL: must be given");
+    c.from = from;
+    c.to = to;
+    c.from_seq = from_seq;
+    c.first = first;
+    c.num = num;
+    KVL__TRY(kvl__check_copy(&c));
+    KVL__TRY(kvl__need_seq(to, to_seq, &seq));
+    KVL__TRY(kvl__seq_add(to, seq, &c.to_seq));
+    fork = kvl__seq_find(to, c.to_seq);
+    kvl_status status = kvl__copy_layers(&c);
+    if (status == KVL_OK) {
+        kvl__seq_layer* layers = seq->layers;       // the two trade contents, handles stay
+        for (int i = 0; i < to->num_layers; ++i) {
+            const kvl__seq_layer own = layers[i];
+            layers[i] = fork->layers[i];
+            fork->layers[i] = own;
+        }
+    }
+    const kvl_status freed = kvl_seq_free(to, c.to_seq);
+    KVL_ASSERT(freed == KVL_OK);
+    (void)freed;
+    return status;
+}
+
+// A cache of the file's own specs, to read it with.
+KVL__FN kvl_status kvl__load_twin(const kvl_cache* cache, const kvl__file_layer* layers,
+                                  const kvl_load_desc* d, kvl_cache** twin)
+{
+    kvl_context* ctx = cache->ctx;
+    const size_t bytes = (size_t)cache->num_layers * sizeof(kvl_layer_desc);
+    kvl_layer_desc* descs = (kvl_layer_desc*)kvl__alloc_zeroed(ctx, bytes);
+    kvl_cache_desc desc;
+    KVL__REQUIRE(ctx, descs, KVL_NO_MEMORY, "the allocator has no %zu bytes", bytes);
+    (void)d;
+    for (int i = 0; i < cache->num_layers; ++i) {
+        if (!layers[i].active) continue;
+        descs[i].num_kv_heads = (int)kvl__min_i64(layers[i].num_kv_heads, INT_MAX / 16);
+        descs[i].num_q_heads = descs[i].num_kv_heads;
+        descs[i].head_dim = (int)kvl__min_i64(layers[i].head_dim, INT_MAX);
+        descs[i].head_dim_v = (int)kvl__min_i64(layers[i].head_dim_v, INT_MAX);
+        descs[i].spec = layers[i].spec;
+    }
+    memset(&desc, 0, sizeof desc);
+    desc.num_layers = cache->num_layers;
+    desc.layers = descs;
+    const kvl_status status = kvl_cache_create(ctx, &desc, twin);
+    kvl__free(ctx, descs, bytes);
+    return status;
+}
+
+KVL__FN kvl_status kvl__load_recode(kvl__file_load* job, kvl_cache* cache, int* entered)
+{
+    kvl__copy c;
+    c.from = job->cache;
+    c.to = cache;
+    c.first = 0;
+    KVL__TRY(kvl__check_copy(&c));
+    KVL__TRY(kvl__load_seqs(job));
+    KVL__TRY(kvl__load_enter(job));
+    for (int i = 0; i < job->num_seqs; ++i) {
+        c.from_seq = job->out[i].seq;
+        const kvl__seq* seq = kvl__seq_find(job->cache, c.from_seq);
+        int64_t rows = -1, gone = 0;
+        for (int k = 0; k < cache->num_layers; ++k) {
+            if (!cache->layers[k].active) continue;
+            const kvl__extent* e = &seq->layers[k].now;
+            gone = kvl__max_i64(gone, kvl__gone_rows(e));
+            KVL__REQUIRE(cache->ctx, rows < 0 || rows == e->rows, KVL_UNSUPPORTED,
+                         "sequence %d has %lld rows in layer %d and %lld before it: cannot be "
+                         "recoded", i, (long long)e->rows, k, (long long)rows);
+            rows = e->rows;
+        }
+        KVL__REQUIRE(cache->ctx, gone == 0, KVL_UNSUPPORTED,
+                     "sequence %d has dropped rows: cannot be recoded", i);
+        KVL__TRY(kvl__seq_add(cache, NULL, &job->out[i].seq));
+        c.to_seq = job->out[i].seq;
+        ++*entered;
+        c.num = kvl__max_i64(0, rows);
+        KVL__TRY(kvl__copy_layers(&c));
+    }
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__load_into(kvl__file_load* job, kvl_cache* cache, const kvl_load_desc* d,
+                                  const kvl__file_layer* layers, int num_seqs)
+{
+    kvl_cache* twin = NULL;
+    kvl_status status = KVL_OK;
+    int entered = 0, same = 1;
+    for (int i = 0; i < cache->num_layers; ++i) {
+        status = kvl__match_layer(cache->ctx, i, &layers[i], &cache->layers[i]);
+        if (status != KVL_OK && !d->recode) return status;
+        if (status != KVL_OK) same = 0;
+    }
+    job->cache = cache;
+    if (same) {
+        KVL__TRY(kvl__load_begin(job, num_seqs));
+        KVL__TRY(kvl__load_seqs(job));
+        return kvl__load_enter(job);
+    }
+    KVL__TRY(kvl__load_twin(cache, layers, d, &twin));
+    job->cache = twin;
+    status = kvl__load_begin(job, num_seqs);
+    if (status == KVL_OK) status = kvl__load_recode(job, cache, &entered);
+    for (int i = 0; status != KVL_OK && i < entered; ++i) kvl_seq_free(cache, job->out[i].seq);
+    // Its sequences go with the twin; what is left of the job is the context's.
+    for (int i = 0; job->seqs && i < num_seqs; ++i) {
+        if (job->seqs[i]) kvl__seq_release(twin, job->seqs[i]);
+        job->seqs[i] = NULL;
+    }
+    job->cache = cache;
+    kvl_cache_free(twin);
+    return status;
+}
+
+KVL__FN kvl_status kvl__load_stream(kvl__file_load* job, kvl_cache* cache, const kvl_load_desc* d)
+{
+    kvl_context* ctx = cache->ctx;
+    kvl_file_info info;
+    KVL__TRY(kvl__read_header(&job->s, &info));
+    KVL__REQUIRE(ctx, info.num_layers == cache->num_layers, KVL_BAD_ARGUMENT,
+                 "num_layers = %d in the file, %d in the cache", info.num_layers,
+                 cache->num_layers);
+    const size_t bytes = (size_t)info.num_layers * sizeof(kvl__file_layer);
+    kvl__file_layer* layers = (kvl__file_layer*)kvl__alloc_zeroed(ctx, bytes);
+    KVL__REQUIRE(ctx, layers, KVL_NO_MEMORY, "the allocator has no %zu bytes", bytes);
+    kvl_status status = KVL_OK;
+    for (int i = 0; i < info.num_layers && status == KVL_OK; ++i)
+        status = kvl__file_read_layer(&job->s, (uint32_t)i, &layers[i]);
+    if (status == KVL_OK) status = kvl__load_into(job, cache, d, layers, info.num_seqs);
+    kvl__free(ctx, layers, bytes);
+    return status;
+}
+
+KVL__FN kvl_status kvl__open_file(kvl_context* ctx, const char* path, FILE** file)
+{
+    *file = fopen(path, "rb");
+    KVL__REQUIRE(ctx, *file, KVL_FILE, "%s: cannot be read: %s", path, strerror(errno));
+    return KVL_OK;
+}
+
+KVL__PUBLIC kvl_status kvl_load(kvl_cache* cache, const kvl_load_desc* d, kvl_loaded_seq** out,
+                                int* num_seqs)
+{
+    kvl__file_load job;
+    FILE* file = NULL;
+    KVL__TRY(kvl__check_cache(cache));
+    kvl_context* ctx = cache->ctx;
+    KVL__REQUIRE(ctx, d && out && num_seqs, KVL_BAD_ARGUMENT,
+                 "kvl_load_desc, out, num_seqs: must be given");
+    *out = NULL;
+    *num_seqs = 0;
+    KVL__REQUIRE(ctx, d->end == 0, KVL_BAD_ARGUMENT,
+                 "kvl_load_desc.end = %u: must be 0: zero the whole desc first", d->end);
+    KVL__REQUIRE(ctx, (d->path != NULL) != (d->read != NULL), KVL_BAD_ARGUMENT,
+                 "path, read: exactly one of them must be given");
+    memset(&job, 0, sizeof job);
+    job.cache = cache;
+    job.s.ctx = ctx;
+    job.s.read = d->read;
+    job.s.user = d->user;
+    if (d->path) {
+        KVL__TRY(kvl__open_file(ctx, d->path, &file));
+        job.s.read = kvl__file_read;
+        job.s.user = file;
+    }
+    const kvl_status status = kvl__load_stream(&job, cache, d);
+    if (file) fclose(file);
+    if (status == KVL_OK) {
+        *out = job.out;
+        *num_seqs = job.num_seqs;
+        job.out = NULL;
+    }
+    kvl__load_end(&job);
+    return status;
+}
+
+KVL__PUBLIC void kvl_loaded_free(kvl_context* ctx, kvl_loaded_seq* seqs, int num_seqs)
+{
+    if (ctx && seqs) kvl__loaded_release(ctx, seqs, num_seqs);
+}
+
+KVL__PUBLIC kvl_status kvl_file_read_info(kvl_context* ctx, const char* path, kvl_file_info* out)
+{
+    kvl__stream s;
+    kvl__file_layer layer;
+    FILE* file;
+    KVL__TRY(kvl__check_context(ctx));
+    KVL__REQUIRE(ctx, path && out, KVL_BAD_ARGUMENT, "path, out: must be given");
+    KVL__TRY(kvl__open_file(ctx, path, &file));
+    memset(&s, 0, sizeof s);
+    s.ctx = ctx;
+    s.read = kvl__file_read;
+    s.user = file;
+    kvl_status status = kvl__read_header(&s, out);
+    for (int i = 0; i < out->num_layers && status == KVL_OK; ++i) {
+        status = kvl__file_read_layer(&s, (uint32_t)i, &layer);
+        if (status == KVL_OK && layer.active && !out->spec[0])
+            snprintf(out->spec, sizeof out->spec, "%s", layer.spec);
+    }
+    for (int i = 0; i < out->num_seqs && status == KVL_OK; ++i) {
+        kvl_loaded_seq one;
+        memset(&one, 0, sizeof one);
+        status = kvl__file_read_seq(&s, (uint32_t)i, &one);
+        out->num_tokens += one.num_tokens;
+        out->data_bytes += one.data_bytes;
+        kvl__free(ctx, one.tokens, 4u * (size_t)one.num_tokens);
+        kvl__free(ctx, one.data, (size_t)one.data_bytes);
+    }
+    fclose(file);
+    if (status != KVL_OK) memset(out, 0, sizeof *out);
+    return status;
+}
+
+#endif

@@ -1,0 +1,520 @@
+// test_file.c -- saved sequences: a loaded one goes on as the saved one would, on every target;
+// what is damaged or of another cache is refused and changes nothing.
+
+#include "test_support.h"
+
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <signal.h>
+#include <unistd.h>
+
+enum { Q_HEADS = 4, HEADS = 2, DIM = 32, ROW = HEADS * DIM, ROWS = 260 };
+
+typedef struct input { float *k, *v, *q; } input;
+
+static input input_create(uint64_t seed)
+{
+    input in = { test_floats(ROWS * ROW), test_floats(ROWS * ROW), test_floats(Q_HEADS * DIM) };
+    test_rows(seed, ROWS, HEADS, DIM, in.k);
+    test_rows(seed + 1, ROWS, HEADS, DIM, in.v);
+    test_queries(seed + 2, 1, Q_HEADS, DIM, in.q);
+    return in;
+}
+
+static void input_free(input* in)
+{
+    free(in->k);
+    free(in->v);
+    free(in->q);
+}
+
+// A cache of one layer with room for history; another context each.
+static test_cache open_cache(const test_target* target, const char* spec, int keep_len,
+                             const kvl_allocator* memory)
+{
+    kvl_context_desc cd = { 0 };
+    kvl_cache_desc desc = { 0 };
+    test_cache c;
+    memset(&c, 0, sizeof c);
+    c.layer = test_layer(spec, Q_HEADS, HEADS, DIM, DIM);
+    c.dv = DIM;
+    cd.target = target->target;
+    cd.isa = target->isa;
+    cd.num_threads = 2;
+    if (memory) cd.allocator = *memory;
+    desc.num_layers = 1;
+    desc.layers = &c.layer;
+    desc.keep_len = keep_len;
+    const kvl_status status = kvl_context_create(&cd, &c.ctx);
+    test_ok(c.ctx, status, target->name);
+    test_ok(c.ctx, kvl_cache_create(c.ctx, &desc, &c.cache), spec);
+    test_ok(c.ctx, kvl_cache_layer_info(c.cache, 0, &c.info), spec);
+    return c;
+}
+
+// A file in memory; stops taking bytes, or giving them, at `limit`.
+typedef struct bytes {
+    unsigned char* data;
+    size_t         size, room, at, limit;
+} bytes;
+
+static int put_bytes(const void* from, size_t num, void* user)
+{
+    bytes* b = (bytes*)user;
+    if (b->limit && b->size + num > b->limit) return 1;
+    if (b->size + num > b->room) {
+        b->room = 2 * (b->size + num);
+        b->data = (unsigned char*)realloc(b->data, b->room);
+        cr_assert(b->data);
+    }
+    memcpy(b->data + b->size, from, num);
+    b->size += num;
+    return 0;
+}
+
+static int take_bytes(void* to, size_t num, void* user)
+{
+    bytes* b = (bytes*)user;
+    if (num > b->size - b->at) return 1;
+    memcpy(to, b->data + b->at, num);
+    b->at += num;
+    return 0;
+}
+
+static const int32_t token_ids[] = { 7, -1, 49151 };
+
+static bytes save_seqs(test_cache* c, const kvl_seq* seqs, int num)
+{
+    bytes b = { 0 };
+    kvl_save_seq list[4] = { { 0 } };
+    kvl_save_desc d = { .num_seqs = num, .seqs = list, .write = put_bytes, .user = &b };
+    for (int i = 0; i < num; ++i) list[i].seq = seqs[i];
+    list[0].tokens = token_ids;
+    list[0].num_tokens = 3;
+    list[num - 1].data = "chat";
+    list[num - 1].data_bytes = 5;
+    test_ok(c->ctx, kvl_save(c->cache, &d), "kvl_save");
+    return b;
+}
+
+static kvl_status load_bytes(test_cache* c, bytes* b, int recode, kvl_loaded_seq** out, int* num)
+{
+    kvl_load_desc d = { .read = take_bytes, .user = b, .recode = recode };
+    b->at = 0;
+    return kvl_load(c->cache, &d, out, num);
+}
+
+static kvl_seq load_one(test_cache* c, bytes* b)
+{
+    kvl_loaded_seq* out;
+    int num;
+    test_ok(c->ctx, load_bytes(c, b, 0, &out, &num), "kvl_load");
+    cr_assert_eq(num, 1);
+    cr_assert_eq(b->at, b->size, "the whole file is read");
+    cr_assert_eq(out->num_tokens, 3);
+    cr_assert_eq(memcmp(out->tokens, token_ids, sizeof token_ids), 0);
+    cr_assert_str_eq((const char*)out->data, "chat");
+    const kvl_seq seq = out->seq;
+    kvl_loaded_free(c->ctx, out, num);
+    return seq;
+}
+
+// The same rows, and the same after the same appends; `same_kernels`: attention to the bit.
+static void same_future(test_cache* a, kvl_seq one, test_cache* b, kvl_seq other, const input* in,
+                        const char* what)
+{
+    const int same_kernels = strcmp(a->info.spec, b->info.spec) == 0 &&
+                             a->info.uses_generated == b->info.uses_generated;
+    for (int step = 0; step < 2; ++step) {
+        const test_state x = test_snapshot(a, one), y = test_snapshot(b, other);
+        float o[2][Q_HEADS * DIM], lse[2][Q_HEADS];
+        test_same_state(&x, &y, what);
+        test_attend(a, one, in->q, 1, NULL, o[0], lse[0]);
+        test_attend(b, other, in->q, 1, NULL, o[1], lse[1]);
+        if (same_kernels) cr_assert(memcmp(o[0], o[1], sizeof o[0]) == 0, "%s: o differs", what);
+        test_append(a, one, in->k, in->v, ROWS - 60, 60);
+        test_append(b, other, in->k, in->v, ROWS - 60, 60);
+    }
+}
+
+static const char* const specs[] = {
+    "f16", "kivi:k2,v2,sink=4,recent=40", "rtn:k3,v1,g16,sink=0,recent=0",
+    "q4_0/rtn:v5,page=32", "kivi:k6,v8,meta=f16,rows=bf16,kg16,vg16,chunk=16,sink=3,recent=0",
+    "rtn:b2,k.transform=hadamard,axis=per_channel,g32",
+};
+
+// Every spec and target, with histories of operations: bytes, codes and what follows agree.
+Test(file, a_loaded_sequence_goes_on)
+{
+    test_target targets[TEST_MAX_TARGETS];
+    const int num_targets = test_targets(targets);
+    input in = input_create(1);
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; ++i) {
+        bytes first = { 0 };
+        for (int t = 0; t < num_targets; ++t) {
+            char what[256];
+            snprintf(what, sizeof what, "%s on %s", specs[i], targets[t].name);
+            test_cache c = open_cache(&targets[t], specs[i], 40, NULL);
+            const kvl_seq seq = test_seq(&c);
+            test_append(&c, seq, in.k, in.v, 0, 190);
+            test_ok(c.ctx, kvl_truncate(c.cache, seq, 170), what);
+            test_append(&c, seq, in.k, in.v, 170, 7);
+            bytes b = save_seqs(&c, &seq, 1);
+            if (t == 0) first = b;
+            else cr_assert(b.size == first.size && memcmp(b.data, first.data, b.size) == 0,
+                           "%s: the file differs from the reference's", what);
+            const kvl_seq own = load_one(&c, &b), foreign = load_one(&c, &first);
+            bytes again = save_seqs(&c, &foreign, 1);
+            cr_assert(again.size == b.size && memcmp(again.data, b.data, b.size) == 0,
+                      "%s: what was loaded is saved otherwise", what);
+            // Rows that a truncation takes back are there as well.
+            for (int k = 0; k < 3; ++k)
+                test_ok(c.ctx, kvl_truncate(c.cache, k == 0 ? seq : k == 1 ? own : foreign, 150),
+                        what);
+            const test_state x = test_snapshot(&c, foreign), y = test_snapshot(&c, own);
+            test_same_state(&x, &y, what);
+            same_future(&c, seq, &c, own, &in, what);
+            free(again.data);
+            if (t > 0) free(b.data);
+            test_close(&c);
+        }
+        free(first.data);
+    }
+    input_free(&in);
+}
+
+// What was dropped is not in the file, and is counted as before.
+Test(file, dropped_rows)
+{
+    test_target targets[TEST_MAX_TARGETS];
+    const int num_targets = test_targets(targets);
+    input in = input_create(3);
+    for (int t = 0; t < num_targets; ++t) {
+        test_cache c = open_cache(&targets[t], "kivi:sink=4,recent=0,page=32", 0, NULL);
+        const kvl_seq seq = test_seq(&c);
+        test_append(&c, seq, in.k, in.v, 0, 250);
+        bytes all = save_seqs(&c, &seq, 1);
+        test_ok(c.ctx, kvl_drop_oldest(c.cache, seq, 170), "drop");
+        bytes b = save_seqs(&c, &seq, 1);
+        const kvl_seq loaded = load_one(&c, &b);
+        kvl_seq_rows rows[2];
+        test_ok(c.ctx, kvl_seq_get_rows(c.cache, 0, seq, &rows[0]), "rows");
+        test_ok(c.ctx, kvl_seq_get_rows(c.cache, 0, loaded, &rows[1]), "rows");
+        cr_assert(memcmp(&rows[0], &rows[1], sizeof rows[0]) == 0 && rows[1].dropped == 170);
+        // A page: 2 heads, 2 sides, 32 x 32 codes of 2 bits, 32 scales and zeros; and its number.
+        cr_assert_eq(all.size - b.size, 5 * (4 * (256 + 64) + 8));
+        for (int step = 0; step < 3; ++step) {
+            float o[2][Q_HEADS * DIM], lse[2][Q_HEADS];
+            test_attend(&c, seq, in.q, 1, NULL, o[0], lse[0]);
+            test_attend(&c, loaded, in.q, 1, NULL, o[1], lse[1]);
+            cr_assert(memcmp(o[0], o[1], sizeof o[0]) == 0, "%s: step %d", targets[t].name, step);
+            test_append(&c, seq, in.k, in.v, 0, 50);
+            test_append(&c, loaded, in.k, in.v, 0, 50);
+        }
+        cr_assert_eq(kvl_truncate(c.cache, loaded, 100), KVL_UNSUPPORTED);
+        free(all.data);
+        free(b.data);
+        test_close(&c);
+    }
+    input_free(&in);
+}
+
+// Forks share pages in the file and after it.
+Test(file, shared_pages_are_written_once)
+{
+    const test_target target = { "reference", KVL_TARGET_REFERENCE, NULL };
+    input in = input_create(5);
+    test_cache c = open_cache(&target, "kivi:k4,v4,recent=0,sink=0", 0, NULL);
+    test_cache d = open_cache(&target, "kivi:k4,v4,recent=0,sink=0", 0, NULL);
+    kvl_seq seqs[3] = { test_seq(&c) };
+    kvl_stats stats;
+    test_append(&c, seqs[0], in.k, in.v, 0, 224);
+    test_ok(c.ctx, kvl_seq_fork(c.cache, seqs[0], &seqs[1]), "fork");
+    test_ok(c.ctx, kvl_seq_fork(c.cache, seqs[0], &seqs[2]), "fork");
+    test_ok(c.ctx, kvl_truncate(c.cache, seqs[1], 160), "truncate");
+    test_append(&c, seqs[2], in.k, in.v, 0, 64);
+    bytes one = save_seqs(&c, seqs, 1), all = save_seqs(&c, seqs, 3);
+    cr_assert_lt(all.size, 2 * one.size, "%zu bytes for three, %zu for one", all.size, one.size);
+    // In the other order, the shorter one comes to a shared page first: its rows are all there.
+    const kvl_seq reversed[3] = { seqs[1], seqs[2], seqs[0] };
+    bytes other = save_seqs(&c, reversed, 3);
+    for (int order = 0; order < 2; ++order) {
+        kvl_loaded_seq* out;
+        int num;
+        test_ok(d.ctx, load_bytes(&d, order ? &other : &all, 0, &out, &num), "kvl_load");
+        cr_assert_eq(num, 3);
+        kvl_stats before;
+        test_ok(c.ctx, kvl_cache_stats(c.cache, &before), "stats");
+        test_ok(d.ctx, kvl_cache_stats(d.cache, &stats), "stats");
+        cr_assert_eq(stats.page_bytes, before.page_bytes);
+        for (int i = 0; i < 3; ++i) {
+            const kvl_seq from = order ? reversed[i] : seqs[i];
+            const test_state x = test_snapshot(&c, from), y = test_snapshot(&d, out[i].seq);
+            test_same_state(&x, &y, "shared");
+            test_append(&d, out[i].seq, in.k, in.v, 100, 40);
+        }
+        test_ok(d.ctx, kvl_cache_stats(d.cache, &stats), "stats");
+        cr_assert_gt(stats.page_bytes, before.page_bytes, "a shared page was copied");
+        for (int i = 0; i < 3; ++i) test_ok(d.ctx, kvl_seq_free(d.cache, out[i].seq), "free");
+        kvl_loaded_free(d.ctx, out, num);
+    }
+    free(one.data);
+    free(all.data);
+    free(other.data);
+    test_close(&c);
+    test_close(&d);
+    input_free(&in);
+}
+
+static uint64_t bytes_held(test_cache* c)
+{
+    kvl_stats stats;
+    test_ok(c->ctx, kvl_cache_stats(c->cache, &stats), "stats");
+    return stats.bytes;
+}
+
+static void refused(test_cache* c, bytes* b, kvl_status expected, const char* words)
+{
+    kvl_loaded_seq* out;
+    int num;
+    const uint64_t before = bytes_held(c);
+    const kvl_status status = load_bytes(c, b, 0, &out, &num);
+    cr_assert(status == expected && strstr(kvl_context_message(c->ctx), words),
+              "%s expected with '%s': %s, %s", kvl_status_text(expected), words,
+              kvl_status_text(status), kvl_context_message(c->ctx));
+    cr_assert(!out && num == 0 && bytes_held(c) == before, "%s: something is left", words);
+}
+
+// No bit of a file can change unseen, and no length is taken for another.
+Test(file, damage_is_seen)
+{
+    const test_target target = { "reference", KVL_TARGET_REFERENCE, NULL };
+    input in = input_create(9);
+    test_cache c = open_cache(&target, "kivi:k2,v2,sink=2,recent=0,page=32", 0, NULL);
+    kvl_seq seqs[2] = { test_seq(&c) };
+    test_append(&c, seqs[0], in.k, in.v, 0, 40);
+    test_ok(c.ctx, kvl_seq_fork(c.cache, seqs[0], &seqs[1]), "fork");
+    bytes b = save_seqs(&c, seqs, 2);
+    for (size_t at = 0; at < b.size; ++at) {
+        kvl_loaded_seq* out;
+        int num;
+        b.data[at] ^= (unsigned char)(1u << at % 8);
+        const kvl_status status = load_bytes(&c, &b, 0, &out, &num);
+        cr_assert(status == KVL_FILE || status == KVL_UNSUPPORTED || status == KVL_BAD_ARGUMENT,
+                  "byte %zu of %zu: %s", at, b.size, kvl_status_text(status));
+        b.data[at] ^= (unsigned char)(1u << at % 8);
+    }
+    const size_t size = b.size;
+    const uint64_t before = bytes_held(&c);
+    for (b.size = 0; b.size < size; ++b.size) {
+        kvl_loaded_seq* out;
+        int num;
+        const kvl_status status = load_bytes(&c, &b, 0, &out, &num);
+        cr_assert_eq(status, KVL_FILE, "%zu of %zu bytes: %s", b.size, size,
+                     kvl_status_text(status));
+    }
+    cr_assert_eq(bytes_held(&c), before);
+    b.size = 4;
+    refused(&c, &b, KVL_FILE, "the file ends");
+    b.size = size;
+    b.data[0] = 'K';
+    refused(&c, &b, KVL_FILE, "not a file of saved sequences");
+    b.data[0] = 'k';
+    b.data[8] = 9;
+    refused(&c, &b, KVL_UNSUPPORTED, "version 9");
+    free(b.data);
+    test_close(&c);
+    input_free(&in);
+}
+
+// What is of another cache is refused by name.
+Test(file, another_cache_is_refused)
+{
+    const test_target target = { "reference", KVL_TARGET_REFERENCE, NULL };
+    input in = input_create(11);
+    test_cache c = open_cache(&target, "kivi", 0, NULL);
+    const kvl_seq seq = test_seq(&c);
+    test_append(&c, seq, in.k, in.v, 0, 200);
+    bytes b = save_seqs(&c, &seq, 1);
+    test_cache spec = open_cache(&target, "kivi:k3", 0, NULL);
+    refused(&spec, &b, KVL_BAD_ARGUMENT, "layer 0: spec 'kivi:k2,");
+    refused(&spec, &b, KVL_BAD_ARGUMENT, "in the file, 'kivi:k3,");
+    refused(&spec, &b, KVL_BAD_ARGUMENT, "recode = 1");
+    const kvl_layer_desc heads = test_layer("kivi", 4, 4, DIM, DIM);
+    test_cache other = test_open(&target, &heads);
+    refused(&other, &b, KVL_BAD_ARGUMENT, "num_kv_heads = 2 in the file, 4 in the cache");
+    test_close(&other);
+    const kvl_layer_desc dims = test_layer("kivi", Q_HEADS, HEADS, 64, 32);
+    other = test_open(&target, &dims);
+    refused(&other, &b, KVL_BAD_ARGUMENT, "head_dim = 32 and 32 in the file, 64 and 32");
+    test_close(&other);
+    kvl_layer_desc layers[2] = { c.layer, c.layer };
+    kvl_cache_desc two = { .num_layers = 2, .layers = layers };
+    kvl_cache* cache;
+    test_ok(c.ctx, kvl_cache_create(c.ctx, &two, &cache), "two layers");
+    kvl_load_desc d = { .read = take_bytes, .user = &b };
+    kvl_loaded_seq* out;
+    int num;
+    b.at = 0;
+    cr_assert_eq(kvl_load(cache, &d, &out, &num), KVL_BAD_ARGUMENT);
+    cr_assert(strstr(kvl_context_message(c.ctx), "num_layers = 1 in the file, 2 in the cache"));
+    kvl_cache_free(cache);
+    d.path = "x";
+    cr_assert_eq(kvl_load(c.cache, &d, &out, &num), KVL_BAD_ARGUMENT);
+    cr_assert(strstr(kvl_context_message(c.ctx), "exactly one"));
+    d.read = NULL;
+    d.path = "/nowhere/x";
+    cr_assert_eq(kvl_load(c.cache, &d, &out, &num), KVL_FILE);
+    cr_assert(strstr(kvl_context_message(c.ctx), "/nowhere/x: cannot be read: No such file"));
+    free(b.data);
+    test_close(&spec);
+    test_close(&c);
+    input_free(&in);
+}
+
+// By hand: the rows that kvl_restore gives of the saved sequence, appended to a cache of the other
+// spec.
+Test(file, recoding_appends_the_restored_rows)
+{
+    const test_target target = { "reference", KVL_TARGET_REFERENCE, NULL };
+    input in = input_create(13);
+    test_cache c = open_cache(&target, "kivi:k2,v2", 0, NULL);
+    test_cache d = open_cache(&target, "rtn:k4,v3,sink=1,recent=8", 0, NULL);
+    const kvl_seq seq = test_seq(&c), expected = test_seq(&d), copied = test_seq(&d);
+    float* k = test_floats(ROWS * ROW);
+    float* v = test_floats(ROWS * ROW);
+    test_append(&c, seq, in.k, in.v, 0, ROWS);
+    test_restore(&c, seq, 0, ROWS, k, v);
+    test_append(&d, expected, k, v, 0, ROWS);
+    bytes b = save_seqs(&c, &seq, 1);
+    kvl_loaded_seq* out;
+    int num;
+    test_ok(d.ctx, load_bytes(&d, &b, 1, &out, &num), "recode");
+    const test_state x = test_snapshot(&d, expected), y = test_snapshot(&d, out->seq);
+    test_same_state(&x, &y, "recoded");
+    kvl_loaded_free(d.ctx, out, num);
+    test_ok(d.ctx, kvl_copy_rows(d.cache, copied, c.cache, seq, 0, 100), "copy");
+    test_ok(d.ctx, kvl_copy_rows(d.cache, copied, c.cache, seq, 100, ROWS - 100), "copy");
+    const test_state z = test_snapshot(&d, copied);
+    test_same_state(&x, &z, "copied");
+    cr_assert_eq(kvl_copy_rows(d.cache, copied, c.cache, seq, 1, ROWS), KVL_BAD_ARGUMENT);
+    const test_state same = test_snapshot(&d, copied);
+    test_same_state(&z, &same, "after a refused copy");
+    // Dropped rows have no full rows.
+    test_ok(c.ctx, kvl_drop_oldest(c.cache, seq, 64), "drop");
+    bytes dropped = save_seqs(&c, &seq, 1);
+    const uint64_t before = bytes_held(&d);
+    cr_assert_eq(load_bytes(&d, &dropped, 1, &out, &num), KVL_UNSUPPORTED);
+    cr_assert(strstr(kvl_context_message(d.ctx), "dropped rows"));
+    cr_assert_eq(bytes_held(&d), before);
+    free(b.data);
+    free(dropped.data);
+    free(k);
+    free(v);
+    test_close(&c);
+    test_close(&d);
+    input_free(&in);
+}
+
+// A save that fails at any byte leaves the file that was there.
+Test(file, a_failed_save_keeps_the_old_file)
+{
+    const test_target target = { "reference", KVL_TARGET_REFERENCE, NULL };
+    input in = input_create(17);
+    char folder[] = "/tmp/kvloom-file.XXXXXX", path[64];
+    cr_assert(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/x", folder);
+    test_cache c = open_cache(&target, "kivi", 0, NULL);
+    const kvl_seq seq = test_seq(&c);
+    kvl_save_seq one = { .seq = seq, .tokens = token_ids, .num_tokens = 3 };
+    kvl_save_desc d = { .num_seqs = 1, .seqs = &one, .path = path };
+    kvl_file_info info;
+    test_ok(c.ctx, kvl_save(c.cache, &d), "an empty sequence");
+    test_append(&c, seq, in.k, in.v, 0, 200);
+    signal(SIGXFSZ, SIG_IGN);
+    for (rlim_t limit = 0; limit < 9000; limit += 1500) {
+        const pid_t child = fork();
+        if (child == 0) {
+            const struct rlimit most = { limit, limit };
+            // Contexts are not used after fork: this one is the child's own.
+            test_cache own = open_cache(&target, "kivi", 0, NULL);
+            kvl_save_seq mine = { .seq = test_seq(&own) };
+            test_append(&own, mine.seq, in.k, in.v, 0, 200);
+            kvl_save_desc to = { .num_seqs = 1, .seqs = &mine, .path = path };
+            setrlimit(RLIMIT_FSIZE, &most);
+            const kvl_status status = kvl_save(own.cache, &to);
+            const int clear = strstr(kvl_context_message(own.ctx), "written") != NULL;
+            _exit(status == KVL_FILE && clear ? 0 : 1);
+        }
+        int status = 1;
+        cr_assert_eq(waitpid(child, &status, 0), child);
+        cr_assert_eq(status, 0, "limit %lld", (long long)limit);
+        test_ok(c.ctx, kvl_file_read_info(c.ctx, path, &info), "info");
+        cr_assert(info.num_tokens == 3 && info.num_seqs == 1 && info.num_layers == 1);
+    }
+    test_ok(c.ctx, kvl_save(c.cache, &d), "save");
+    kvl_load_desc from = { .path = path };
+    kvl_loaded_seq* out;
+    int num;
+    test_ok(c.ctx, kvl_load(c.cache, &from, &out, &num), "load");
+    const test_state x = test_snapshot(&c, seq), y = test_snapshot(&c, out->seq);
+    test_same_state(&x, &y, "by path");
+    kvl_loaded_free(c.ctx, out, num);
+    cr_assert_eq(unlink(path), 0);
+    cr_assert_eq(rmdir(folder), 0, "a temporary file is left");
+    d.path = "/nowhere/x";
+    cr_assert_eq(kvl_save(c.cache, &d), KVL_FILE);
+    cr_assert(strstr(kvl_context_message(c.ctx), "/nowhere/x: cannot be written: No such file"));
+    test_close(&c);
+    input_free(&in);
+}
+
+// Each allocation of a save and of a load fails in turn.
+Test(file, failing_memory)
+{
+    const test_target target = { "reference", KVL_TARGET_REFERENCE, NULL };
+    input in = input_create(19);
+    test_memory memory;
+    test_memory_init(&memory);
+    const kvl_allocator allocator = test_memory_allocator(&memory);
+    test_cache c = open_cache(&target, "kivi:sink=2,recent=0,page=32", 0, &allocator);
+    test_cache d = open_cache(&target, "rtn:sink=2,recent=0,page=32", 0, &allocator);
+    const kvl_seq seq = test_seq(&c);
+    test_append(&c, seq, in.k, in.v, 0, 170);
+    bytes b = save_seqs(&c, &seq, 1);
+    for (int what = 0; what < 3; ++what) {
+        int64_t at = 0, failures = 0;
+        for (kvl_status status = KVL_NO_MEMORY; status != KVL_OK; ++at) {
+            test_cache* into = what == 2 ? &d : &c;
+            const uint64_t live = memory.live;
+            kvl_loaded_seq* out = NULL;
+            int num = 0;
+            bytes again = { 0 };
+            memory.fail_at = memory.calls + 1 + at;
+            if (what == 0) {
+                kvl_save_seq one = { .seq = seq };
+                kvl_save_desc to = { .num_seqs = 1, .seqs = &one, .write = put_bytes,
+                                     .user = &again };
+                status = kvl_save(c.cache, &to);
+            } else {
+                status = load_bytes(into, &b, what == 2, &out, &num);
+            }
+            memory.fail_at = 0;
+            cr_assert(status == KVL_OK || status == KVL_NO_MEMORY, "allocation %lld of %d: %s",
+                      (long long)at, what, kvl_status_text(status));
+            if (status == KVL_NO_MEMORY) {
+                ++failures;
+                cr_assert_eq(memory.live, live, "allocation %lld of %d: %lld bytes are left",
+                             (long long)at, what, (long long)(memory.live - live));
+            }
+            kvl_loaded_free(into->ctx, out, num);
+            free(again.data);
+        }
+        cr_assert_gt(failures, 1, "%d", what);
+    }
+    free(b.data);
+    test_close(&c);
+    test_close(&d);
+    input_free(&in);
+}
