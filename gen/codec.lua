@@ -4,6 +4,7 @@
 
 local layout = require "layout"
 local refuse = require "refuse"
+local stages = require "stages"
 
 local codec = {}
 
@@ -20,7 +21,7 @@ end
 local function check_parts(side, c, parts)
     local levels, fit, meta = parts.levels, parts.fit, parts.meta
     check_listed(side, "bits", levels.bits, c.bits)
-    for _, stage in ipairs { "shift", "choose", "extra" } do
+    for _, stage in ipairs { "choose", "extra" } do
         if parts[stage] then refuse("%s.%s = %s: has no host kernel", side, stage, c[stage]) end
     end
     if levels.raw then
@@ -179,6 +180,23 @@ local function list_stats(fit)
     return table.concat(names, ", "), table.concat(items, ", ")
 end
 
+-- Returns the calibrated tables of a side's record, in stage order: name, at (floats), count.  Each
+-- begins at a multiple of 16 floats.  A symbol of a shape is `dim`, head_dim, or `number`, the
+-- word's own.
+local function derive_tables(c, parts)
+    local tables, at = {}, 0
+    for _, stage in ipairs(stages) do
+        local part = parts[stage.name]
+        for _, one in ipairs(part and part.tables or {}) do
+            local count, sizes = 1, { dim = c.head_dim, number = c[stage.name .. "_number"] }
+            for _, size in ipairs(one.shape) do count = count * (sizes[size] or size) end
+            tables[#tables + 1] = { name = one.name, at = at, count = count }
+            at = (at + count + 15) // 16 * 16
+        end
+    end
+    return tables, at
+end
+
 -- Returns the codec of side "k" or "v".  `parts[stage]` is the part of each stage that is not left
 -- out.
 function codec.derive(side, config, parts, isa)
@@ -211,7 +229,19 @@ function codec.derive(side, config, parts, isa)
         parts = parts,
         piece = parts.transform and c.transform_number or 0,
         unit_rows = unit_rows(not raw and c.axis == "per_channel", c.group_size),
+        shift = parts.shift,
     }
+    d.tables, d.record_floats = derive_tables(c, parts)
+    d.is_plain = not parts.shift and not parts.transform      -- rows are stored as they come
+    -- Whether a row in its basis may have values that a sum of 256 must not meet.
+    d.clamps = parts.shift ~= nil or parts.transform ~= nil and config.rows == "bf16"
+    -- Where a table begins in the record of a head.
+    function d.table_at(name)
+        for _, one in ipairs(d.tables) do
+            if one.name == name then return one.at end
+        end
+        error("no table " .. name)
+    end
     for i = 0, 15 do d.code[i + 1] = code_expr(planes, i) end
     for k = 0, 7 do d.pair[k + 1] = pair_expr(planes, k) end
     d.lane_numbers = number_list(isa.lanes)

@@ -79,6 +79,8 @@
 // item is given once; without k or v it means both sides, and a later item beats an earlier one.
 // Bits are 1, 2, 3, 4, 5, 6 or 8, as far as the codec has them.  Stages, their words and the
 // presets are printed by kvl_spec_help(), from the same tables that the parser reads.
+// Words that need calibrated numbers of the model (kvl_layer_info.needs_calibration) ask for
+// kvl_cache_desc.calibration.
 // Examples: "f16", "q8_0/q4_0", "kivi:k2,v2,g32", "rtn:b4,meta=f16,transform=hadamard",
 // "kivi:k2,v4,v.transform=hadamard32,sink=64,recent=256".
 //
@@ -290,6 +292,7 @@ KVL_API int kvl_context_threads(const kvl_context* ctx);
 // CACHE
 
 typedef struct kvl_cache kvl_cache;
+typedef struct kvl_calibration kvl_calibration;     // what codecs need to know of a model
 
 typedef struct kvl_layer_desc {
     int         num_q_heads;     // a multiple of num_kv_heads, at most 16 times it
@@ -310,6 +313,8 @@ typedef struct kvl_cache_desc {
     int                   keep_len;     // rows that kvl_truncate takes back exactly; 0 to 65536
     int                   release_windows;  // 1: layers with a window_len free pages out of sight
     uint64_t              max_bytes;    // budget of the whole cache; 0: no bound
+    const kvl_calibration* calibration; // for specs with calibrated words; NULL: none.  Borrowed
+                                        // until the call returns
     uint32_t              end;          // must be 0
 } kvl_cache_desc;
 
@@ -583,6 +588,7 @@ typedef struct kvl_layer_info {
     double k_bits, v_bits;            // a value in pages: codes and metadata
     int    sink_len, recent_len, chunk_len, page_size;
     int    uses_generated;            // 1: generated kernels; 0: reference
+    int    needs_calibration;         // 1: kvl_cache_desc.calibration must be given
 } kvl_layer_info;
 
 KVL_API kvl_status kvl_cache_layer_info(const kvl_cache* cache, int layer, kvl_layer_info* out);
@@ -631,6 +637,7 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_table.h"
 #include "kvl_config.h"
 #include "kvl_layout.h"
+#include "kvl_record.h"
 #include "kvl_args.h"
 #include "kvl_device_args.h"
 #include "kvl_ref.h"

@@ -5,7 +5,9 @@
 //
 // A kernel works on one KV head of one layer.  num_heads is the number of query heads that share
 // it. 16-bit rows are f16 or bf16, as the program was made for; `page` points at one side (keys or
-// values) of one KV head's part of a page.
+// values) of one KV head's part of a page.  `tables` is that head's record of calibrated numbers
+// for the side: the tables of its parts, in stage order and as a part declares them, each from a
+// multiple of 16 floats on; NULL where no part has tables.
 
 #ifndef KVL_ARGS_H
 #define KVL_ARGS_H
@@ -13,7 +15,7 @@
 #include <stdint.h>
 
 enum {
-    KVL__ABI = 2,
+    KVL__ABI = 3,
     KVL__SCRATCH_BYTES = 65536     // the most that a program may ask for a thread
 };
 
@@ -21,6 +23,7 @@ enum {
 // first_row and num_rows are multiples of the groups that run along tokens.
 typedef struct kvl__encode_args {
     const void*     codec;        // of the reference; generated kernels know theirs
+    const float*    tables;
     const uint16_t* rows;         // [num_rows, row_stride]
     int64_t         row_stride;   // elements
     unsigned char*  page;         // other rows keep their bits; these take theirs over
@@ -30,6 +33,7 @@ typedef struct kvl__encode_args {
 // The inverse, for rows [first_row, first_row + num_rows) of a page.
 typedef struct kvl__decode_args {
     const void*          codec;
+    const float*         tables;
     const unsigned char* page;
     int32_t              page_size, first_row, num_rows;
     float*               rows;      // [num_rows, head_dim] in the original basis; NULL: not asked
@@ -61,6 +65,7 @@ typedef struct kvl__attend_args {
     const void*                 v_codec;
     int32_t                     num_heads, page_size;
     const float*                q;            // [num_heads, head_dim_k], times softmax_scale
+    const float*                bias;         // [num_heads], joins scores of pages before the cap
     float                       soft_cap;     // 0: none
     kvl__window                 windows[2];   // used if pages is NULL
     const unsigned char* const* pages;        // page contents, all heads
@@ -77,9 +82,13 @@ typedef struct kvl__attend_args {
 // In place: queries [num_heads, head_dim_k] into the key codec's basis, outputs
 // [num_heads, head_dim_v] out of the value codec's.
 typedef struct kvl__basis_args {
-    const void* codec;
-    float*      x;
-    int32_t     num_heads;
+    const void*  codec;
+    const float* tables;
+    float*       x;
+    float*       bias;        // of queries [num_heads], zeros: gets what the shift of keys took
+                              // from their scores
+    const float* mass;        // of outputs [num_heads]: the sum of the weights in x
+    int32_t      num_heads;
 } kvl__basis_args;
 
 // What a program exports, as `kvl__program`.

@@ -315,8 +315,21 @@ KVL__FN kvl_status kvl__check_transform(const kvl__parse* p, kvl__codec* c, char
     return KVL_OK;
 }
 
+// Words that one side alone can have.
+KVL__FN kvl_status kvl__check_sides(const kvl__parse* p, const kvl__codec* c, char side)
+{
+    for (int stage = 0; stage < KVL__NUM_STAGES; ++stage) {
+        const kvl__word* word = kvl__word_of(c, stage);
+        if (!(word->sides & (side == 'k' ? 1 : 2)))
+            return KVL__SPEC_FAIL(p, "%c.%s = %s: is for %s alone", side, kvl__stages[stage].name,
+                                  word->name, word->sides == 1 ? "keys" : "values");
+    }
+    return KVL_OK;
+}
+
 KVL__FN kvl_status kvl__check_side(const kvl__parse* p, kvl__codec* c, char side)
 {
+    KVL__TRY(kvl__check_sides(p, c, side));
     KVL__TRY(kvl__check_bits(p, c, side));
     if (kvl__is_raw(c)) {
         c->group_size = 0;

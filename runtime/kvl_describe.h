@@ -61,6 +61,7 @@ KVL__FN kvl_status kvl__estimate_cache(kvl_cache* cache, const kvl_cache_desc* d
     cache->num_layers = desc->num_layers;
     KVL__TRY(kvl__layers_configure(cache, desc));
     *bytes = sizeof *cache + (uint64_t)cache->num_layers * sizeof *cache->layers;
+    for (int i = 0; i < cache->num_layers; ++i) *bytes += cache->layers[i].record_bytes;
     *bytes += kvl__scratch_sizes(cache, kvl_context_threads(cache->ctx));
     *bytes += (uint64_t)kvl__slots_for(num_seqs) * sizeof *cache->slots;
     *bytes += (uint64_t)num_seqs * kvl__estimate_seq(cache, num_rows);
@@ -101,6 +102,7 @@ KVL__FN void kvl__layer_info_of(const kvl__config* c, int generated, kvl_layer_i
     out->chunk_len = c->chunk_len;
     out->page_size = c->page_size;
     out->uses_generated = generated;
+    out->needs_calibration = kvl__records_bytes(c) > 0;
 }
 
 KVL__PUBLIC kvl_status kvl_cache_layer_info(const kvl_cache* cache, int layer, kvl_layer_info* out)

@@ -176,6 +176,8 @@ KVL__PUBLIC void kvl_cache_free(kvl_cache* cache)
         if (cache->slots[i]) kvl__seq_release(cache, cache->slots[i]);
     kvl__cache_release(cache, cache->slots, (uint64_t)cache->capacity * sizeof *cache->slots);
     kvl__cache_release(cache, cache->scratch, cache->scratch_bytes);
+    for (int i = 0; i < cache->num_layers; ++i)
+        kvl__cache_release(cache, cache->layers[i].records, cache->layers[i].record_bytes);
     kvl__cache_release(cache, cache->layers, (uint64_t)cache->num_layers * sizeof *cache->layers);
     KVL_ASSERT(cache->bytes == sizeof *cache);
     kvl__free(ctx, cache, sizeof *cache);
@@ -190,6 +192,8 @@ KVL__FN kvl_status kvl__cache_build(kvl_cache* cache, const kvl_cache_desc* desc
     if (!cache->layers) return KVL_NO_MEMORY;
     cache->num_layers = desc->num_layers;
     KVL__TRY(kvl__layers_configure(cache, desc));
+    for (int i = 0; i < cache->num_layers; ++i)
+        KVL__TRY(kvl__layer_records(cache, &cache->layers[i], desc->calibration));
     KVL__TRY(kvl__layers_kernels(cache));
     cache->scratch_bytes = kvl__scratch_sizes(cache, kvl_context_threads(cache->ctx));
     cache->scratch = (unsigned char*)kvl__cache_alloc(cache, cache->scratch_bytes);
@@ -503,6 +507,7 @@ KVL__FN void kvl__flush_tail(const kvl__append_job* job, const kvl__seq_layer* s
         const kvl__codec* c = &l->config.side[side];
         kvl__encode_args a;
         a.codec = c;
+        a.tables = kvl__record_of(l, side, head);
         a.row_stride = c->head_dim;
         a.page_size = l->config.page_size;
         for (int64_t done = 0; done < num_rows; done += a.num_rows) {
@@ -785,21 +790,26 @@ KVL__FN void kvl__merge(const kvl__attend_job* job, const kvl__query* query, int
     const kvl__layer* l = job->l;
     const int heads = l->config.num_heads, dim = l->config.side[1].head_dim;
     const int num_parts = query->v.num_splits + 1;
-    float most[KVL__MAX_HEADS], sum[KVL__MAX_HEADS];
+    float most[KVL__MAX_HEADS], sum[KVL__MAX_HEADS], mass[KVL__MAX_HEADS];
     for (int h = 0; h < heads; ++h) {
         most[h] = -INFINITY;
-        sum[h] = 0.0f;
+        sum[h] = mass[h] = 0.0f;
         for (int part = 0; part < num_parts; ++part)
             most[h] = fmaxf(most[h], job->cache->lse_part[(item + part) * heads + h]);
-        for (int part = 0; most[h] != -INFINITY && part < num_parts; ++part)
+        for (int part = 0; most[h] != -INFINITY && part < num_parts; ++part) {
+            mass[h] = sum[h];                            // the last part is not of pages
             sum[h] += expf(job->cache->lse_part[(item + part) * heads + h] - most[h]);
+        }
     }
     memset(acc, 0, (size_t)(heads * dim) * sizeof *acc);
     kvl__add_parts(job, item, 0, num_parts - 1, most, acc);
     if (num_parts > 1) {
         kvl__basis_args basis;
         basis.codec = &l->config.side[1];
+        basis.tables = kvl__record_of(l, 1, head);
         basis.x = acc;
+        basis.bias = NULL;
+        basis.mass = mass;
         basis.num_heads = heads;
         l->program.finish_output(&basis);
     }
@@ -841,6 +851,7 @@ KVL__FN void kvl__attend_item(void* arg, int64_t item, int thread)
     unsigned char* scratch = cache->thread_scratch + thread * cache->thread_bytes;
     float* q = (float*)(void*)scratch;
     float* acc = (float*)(void*)(scratch + kvl__round_up(4 * cache->q_floats, 64));
+    float bias[KVL__MAX_HEADS] = { 0 };
     kvl__attend_args a;
     kvl__attend_args_of(job, query, head, part, &a);
     for (int h = 0; h < heads; ++h) {
@@ -850,6 +861,7 @@ KVL__FN void kvl__attend_item(void* arg, int64_t item, int thread)
             q[h * dim + i] = kvl__load_value(from, job->q.type, i) * l->softmax_scale;
     }
     a.q = q;
+    a.bias = bias;
     a.o = cache->o_part + item * cache->part_floats;
     a.lse = cache->lse_part + item * heads;
     a.scratch = scratch + kvl__round_up(4 * cache->q_floats, 64) +
@@ -857,7 +869,10 @@ KVL__FN void kvl__attend_item(void* arg, int64_t item, int thread)
     if (a.pages) {
         kvl__basis_args basis;
         basis.codec = &l->config.side[0];
+        basis.tables = kvl__record_of(l, 0, head);
         basis.x = q;
+        basis.bias = bias;
+        basis.mass = NULL;
         basis.num_heads = heads;
         l->program.prepare_query(&basis);
         l->program.attend_pages(&a);
@@ -1038,6 +1053,7 @@ KVL__FN void kvl__decode_side(const kvl__layer* l, const kvl__seq_layer* s, int 
 {
     const int64_t page_size = l->config.page_size;
     a->codec = &l->config.side[side];
+    a->tables = kvl__record_of(l, side, head);
     a->page = kvl__page_at(s, row / page_size) + head * (l->k_bytes + l->v_bytes) +
               (side ? l->k_bytes : 0);
     a->page_size = l->config.page_size;

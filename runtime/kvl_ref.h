@@ -9,6 +9,7 @@
 
 #include "kvl_args.h"
 #include "kvl_layout.h"
+#include "kvl_record.h"
 
 // a * b + c must not be fused where codes are decided.
 #if defined(__clang__)
@@ -61,6 +62,15 @@ KVL__FN void kvl__to_basis(const kvl__codec* c, float* x)
 
 // The Hadamard is its own inverse.
 KVL__FN void kvl__from_basis(const kvl__codec* c, float* x) { kvl__to_basis(c, x); }
+
+// SHIFT
+
+// What is subtracted from rows [dim]; NULL: nothing.
+KVL__FN const float* kvl__shift_of(const kvl__codec* c, const float* tables)
+{
+    if (c->words[KVL__STAGE_SHIFT] != KVL__SHIFT_MEAN) return NULL;
+    return tables + kvl__table_at(c, "mean");
+}
 
 // METADATA
 
@@ -239,12 +249,15 @@ KVL__FN int kvl__raw_code(const kvl__codec* c, float x)
 }
 
 // One window row in the codec's basis.
-KVL__FN void kvl__load_row(const kvl__codec* c, const uint16_t* row, float* x)
+KVL__FN void kvl__load_row(const kvl__codec* c, const float* tables, const uint16_t* row, float* x)
 {
-    const float most = c->words[KVL__STAGE_TRANSFORM] == KVL__TRANSFORM_NONE ? FLT_MAX
-                                                                              : ldexpf(1.0f, 119);
-    for (int32_t i = 0; i < c->head_dim; ++i)
-        x[i] = kvl__clamp(kvl__row_to_f32(row[i], c->rows), -most, most);
+    const float* shift = kvl__shift_of(c, tables);
+    const int sums = c->words[KVL__STAGE_TRANSFORM] != KVL__TRANSFORM_NONE || shift;
+    const float most = sums ? ldexpf(1.0f, 119) : FLT_MAX;
+    for (int32_t i = 0; i < c->head_dim; ++i) {
+        const float plain = kvl__row_to_f32(row[i], c->rows);
+        x[i] = kvl__clamp(shift ? plain - shift[i] : plain, -most, most);
+    }
     kvl__to_basis(c, x);
 }
 
@@ -276,7 +289,7 @@ KVL__FN void kvl__encode_per_token(const kvl__codec* c, const kvl__encode_args* 
     float x[KVL__MAX_HEAD_DIM];
     for (int32_t r = 0; r < a->num_rows; ++r) {
         const int64_t row = a->first_row + r;
-        kvl__load_row(c, a->rows + r * a->row_stride, x);
+        kvl__load_row(c, a->tables, a->rows + r * a->row_stride, x);
         if (c->group_size == 0) {
             kvl__encode_raw_row(c, a, x, row);
             continue;
@@ -296,7 +309,7 @@ KVL__FN void kvl__encode_per_channel(const kvl__codec* c, const kvl__encode_args
         for (int32_t i = 0, width; i < c->head_dim; i += width) {
             width = c->head_dim - i < most ? c->head_dim - i : most;
             for (int32_t t = 0; t < c->group_size; ++t) {
-                kvl__load_row(c, a->rows + (r + t) * a->row_stride, row);
+                kvl__load_row(c, a->tables, a->rows + (r + t) * a->row_stride, row);
                 memcpy(x + t * width, row + i, (size_t)width * sizeof(float));
             }
             for (int32_t j = 0; j < width; ++j)
@@ -358,8 +371,11 @@ KVL__FN void kvl__ref_decode(const kvl__decode_args* a)
     for (int32_t r = 0; r < a->num_rows; ++r) {
         const int64_t row = a->first_row + r;
         if (a->rows) {
-            kvl__decode_row(c, &l, a->page, row, a->rows + (int64_t)r * c->head_dim);
-            kvl__from_basis(c, a->rows + (int64_t)r * c->head_dim);
+            const float* shift = kvl__shift_of(c, a->tables);
+            float* x = a->rows + (int64_t)r * c->head_dim;
+            kvl__decode_row(c, &l, a->page, row, x);
+            kvl__from_basis(c, x);
+            for (int32_t i = 0; shift && i < c->head_dim; ++i) x[i] += shift[i];
         }
         for (int32_t i = 0; a->codes && i < c->head_dim; ++i) {
             const int64_t at = row * c->head_dim + i;
@@ -401,14 +417,16 @@ KVL__FN void kvl__softmax_start(kvl__softmax* s, const kvl__attend_args* a, int3
     memset(a->o, 0, (size_t)a->num_heads * (size_t)dim * sizeof(float));
 }
 
-// Scale is in q already; soft cap next; the mask is the range of rows that is visited.
+// Scale is in q already; bias [num_heads] (NULL: none) and soft cap next; the mask is the range of
+// rows that is visited.
 KVL__FN void kvl__scores_of_row(const kvl__attend_args* a, const float* k, int32_t dim,
-                                float* scores)
+                                const float* bias, float* scores)
 {
     for (int32_t h = 0; h < a->num_heads; ++h) {
         const float* q = a->q + (int64_t)h * dim;
         float s = 0.0f;
         for (int32_t i = 0; i < dim; ++i) s += q[i] * k[i];
+        if (bias) s += bias[h];
         scores[h] = a->soft_cap > 0.0f ? a->soft_cap * tanhf(s / a->soft_cap) : s;
     }
 }
@@ -455,7 +473,7 @@ KVL__FN void kvl__ref_attend_windows(const kvl__attend_args* a)
             const uint16_t* v_row = window->v + r * vc->head_dim;
             for (int32_t i = 0; i < kc->head_dim; ++i) k[i] = kvl__row_to_f32(k_row[i], kc->rows);
             for (int32_t i = 0; i < vc->head_dim; ++i) v[i] = kvl__row_to_f32(v_row[i], vc->rows);
-            kvl__scores_of_row(a, k, kc->head_dim, scores);
+            kvl__scores_of_row(a, k, kc->head_dim, NULL, scores);
             kvl__softmax_add(&s, a, scores, v, vc->head_dim);
         }
     }
@@ -476,7 +494,7 @@ KVL__FN void kvl__ref_attend_pages(const kvl__attend_args* a)
         const int64_t row = r % a->page_size;
         kvl__decode_row(kc, &kl, page + a->k_offset, row, k);
         kvl__decode_row(vc, &vl, page + a->v_offset, row, v);
-        kvl__scores_of_row(a, k, kc->head_dim, scores);
+        kvl__scores_of_row(a, k, kc->head_dim, a->bias, scores);
         kvl__softmax_add(&s, a, scores, v, vc->head_dim);
     }
     kvl__softmax_finish(&s, a, vc->head_dim);
@@ -485,13 +503,23 @@ KVL__FN void kvl__ref_attend_pages(const kvl__attend_args* a)
 KVL__FN void kvl__ref_prepare_query(const kvl__basis_args* a)
 {
     const kvl__codec* c = (const kvl__codec*)a->codec;
-    for (int32_t h = 0; h < a->num_heads; ++h) kvl__to_basis(c, a->x + (int64_t)h * c->head_dim);
+    const float* shift = kvl__shift_of(c, a->tables);
+    for (int32_t h = 0; h < a->num_heads; ++h) {
+        float* x = a->x + (int64_t)h * c->head_dim;
+        for (int32_t i = 0; shift && i < c->head_dim; ++i) a->bias[h] += x[i] * shift[i];
+        kvl__to_basis(c, x);
+    }
 }
 
 KVL__FN void kvl__ref_finish_output(const kvl__basis_args* a)
 {
     const kvl__codec* c = (const kvl__codec*)a->codec;
-    for (int32_t h = 0; h < a->num_heads; ++h) kvl__from_basis(c, a->x + (int64_t)h * c->head_dim);
+    const float* shift = kvl__shift_of(c, a->tables);
+    for (int32_t h = 0; h < a->num_heads; ++h) {
+        float* x = a->x + (int64_t)h * c->head_dim;
+        kvl__from_basis(c, x);
+        for (int32_t i = 0; shift && i < c->head_dim; ++i) x[i] += a->mass[h] * shift[i];
+    }
 }
 
 // The reference as a program: one for every configuration.

@@ -52,6 +52,10 @@ typedef struct kvl__layer {
     uint64_t             page_bytes;          // contents, all heads
     int64_t              sink_rows, keep_rows, tail_rows;
     uint64_t             window_bytes;        // of one sequence
+    void*                records;             // calibrated tables, as allocated; NULL: none
+    uint64_t             record_bytes;
+    const float*         tables[2];           // of a side, [num_kv_heads, record_floats]
+    int64_t              record_floats[2];
 } kvl__layer;
 
 typedef struct kvl__seq_layer {
@@ -449,6 +453,30 @@ KVL__FN int kvl__seq_layer_holds(const kvl__layer* l, const kvl__seq_layer* s)
 
 // LAYERS AND SCRATCH
 
+// The calibrated record of a side of a head; NULL: its codec has none.
+KVL__FN const float* kvl__record_of(const kvl__layer* l, int side, int head)
+{
+    return l->record_floats[side] ? l->tables[side] + head * l->record_floats[side] : NULL;
+}
+
+// Copies what the layer's codecs need of a calibration.
+KVL__FN kvl_status kvl__layer_records(kvl_cache* cache, kvl__layer* l,
+                                      const kvl_calibration* calibration)
+{
+    const kvl__table_source* source = (const kvl__table_source*)(const void*)calibration;
+    if (l->record_bytes == 0) return KVL_OK;
+    l->records = kvl__cache_alloc(cache, l->record_bytes);
+    if (!l->records) return KVL_NO_MEMORY;
+    float* at = (float*)(((uintptr_t)l->records + 63) & ~(uintptr_t)63);
+    for (int side = 0; side < 2; ++side) {
+        KVL__TRY(kvl__record_fill(cache->ctx, source, (int)(l - cache->layers), &l->config, side,
+                                  at));
+        l->tables[side] = at;
+        at += l->record_floats[side] * l->config.num_kv_heads;
+    }
+    return KVL_OK;
+}
+
 KVL__FN void kvl__layer_sizes(kvl__layer* l, int64_t keep_len)
 {
     const kvl__config* c = &l->config;
@@ -459,6 +487,9 @@ KVL__FN void kvl__layer_sizes(kvl__layer* l, int64_t keep_len)
     l->sink_rows = c->sink_len;
     l->keep_rows = kvl__keep_rows(c, keep_len);
     l->tail_rows = kvl__tail_rows(c);
+    l->record_bytes = kvl__records_bytes(c);
+    for (int side = 0; side < 2; ++side)
+        l->record_floats[side] = kvl__record_floats(&c->side[side]);
     l->window_bytes = (uint64_t)c->num_kv_heads * 2u *
                       (uint64_t)((l->sink_rows + l->keep_rows + l->tail_rows) * dims);
 }

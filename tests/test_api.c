@@ -252,7 +252,7 @@ static const bad_spec bad_specs[] = {        // for head_dim 64
     { "rtn:transform=hadamardx", "hadamardx", "hadamard" },
     { "rtn:transform=fwht", "fwht", "none" },
     { "rtn:round=up", "up", "nearest_up" }, { "rtn:axis=rows", "rows", "per_channel" },
-    { "rtn:place=pre_rope", "pre_rope", "post_rope" }, { "rtn:shift=mean", "mean", "none" },
+    { "rtn:place=pre_rope", "pre_rope", "post_rope" }, { "rtn:shift=average", "mean", "none" },
     { "rtn:choose=flags", "flags", "none" }, { "rtn:extra=outliers", "outliers", "none" },
 };
 

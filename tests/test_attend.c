@@ -52,9 +52,12 @@ static const char* const shape_specs[] = {
     "q8_0:g16,sink=1,page=16",
     "f16:page=16",
     "kivi:k1,v8,g16,v.transform=hadamard,sink=0,recent=2,page=16",
-    "q4_0/bf16:g16,rows=bf16,sink=2,recent=1,page=16"
+    "q4_0/bf16:g16,rows=bf16,sink=2,recent=1,page=16",
+    "rtn:k4,v4,g16,shift=mean,sink=3,recent=5,page=16",
+    "kivi:k2,v3,g16,shift=mean,transform=hadamard16,meta=f16,sink=3,recent=5,page=16",
+    "f16/bf16:shift=mean,rows=bf16,sink=2,recent=1,page=16"
 };
-enum { NUM_SHAPE_SPECS = 7 };
+enum { NUM_SHAPE_SPECS = 10 };
 
 static void check_shape(const test_target* target, int dk, int dv, int share, int which)
 {

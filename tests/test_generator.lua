@@ -140,7 +140,7 @@ local refusals = {
     { "v.levels", "fp3", "v.levels = fp3: no such word" },
     { "v.meta", "f16/../f16", "no such word" },
     { "v.axis", "per_head", "v.axis = per_head" },
-    { "v.shift", "mean", "v.shift = mean: no such word" },
+    { "v.shift", "median", "v.shift = median: no such word" },
     { "math", "f16", "math = f16: must be int8 or f32" },
     { "target", "opencl", "target = opencl: must be host or cuda" },
     { "target", "cuda", "kernel = nil: must be one of append_rows, encode_rows" },

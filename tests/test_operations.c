@@ -62,6 +62,7 @@ static test_cache open_with(const test_target* target, const setup* s, const kvl
     if (memory) cd.allocator = *memory;
     desc.num_layers = 1;
     desc.layers = &c.layer;
+    desc.calibration = test_calibration(TEST_TABLES);
     desc.keep_len = s->keep_len;
     desc.release_windows = s->release_windows;
     const kvl_status status = kvl_context_create(&cd, &c.ctx);

@@ -175,6 +175,76 @@ float test_value_bf16(uint16_t bits)
     return x;
 }
 
+// Calibrated tables
+
+enum { TABLE_FLOATS = 1 << 20, NUM_TABLES = 64 };
+
+typedef struct tables {
+    kvl__table_source source;            // first: a kvl_calibration begins with it
+    test_tables       kind;
+} tables;
+
+// Numbers that were asked for: they stay.  A test's process is small and short.
+static struct { char name[512]; float* x; } kept[NUM_TABLES];
+static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static uint64_t seed_of(const char* name)
+{
+    uint32_t hash = 2166136261u;
+    for (; *name; ++name) hash = (hash ^ (unsigned char)*name) * 16777619u;
+    return hash;
+}
+
+// One head's table, from a generator of its own.
+static void make_table(const kvl__wanted_table* w, test_lcg* lcg, int64_t count, float* x)
+{
+    (void)w;
+    for (int64_t i = 0; i < count; ++i) x[i] = (float)test_bell(lcg) / 4096.0f;
+}
+
+static float* keep_table(const char* name, const kvl__wanted_table* w, int64_t count)
+{
+    int at = 0;
+    while (at < NUM_TABLES && kept[at].x && strcmp(kept[at].name, name) != 0) ++at;
+    cr_assert(at < NUM_TABLES && count <= TABLE_FLOATS, "the test's own limit of tables");
+    if (!kept[at].x) {
+        test_lcg lcg = { seed_of(name) };
+        snprintf(kept[at].name, sizeof kept[at].name, "%s", name);
+        kept[at].x = test_floats(count * w->num_kv_heads);
+        for (int head = 0; head < w->num_kv_heads; ++head)
+            make_table(w, &lcg, count, kept[at].x + head * count);
+    }
+    return kept[at].x;
+}
+
+static kvl_status find_table(kvl_context* ctx, const kvl__table_source* source,
+                             const kvl__wanted_table* w, const float** out)
+{
+    static const float spoilt[TABLE_FLOATS] = { INFINITY };
+    const tables* t = (const tables*)(const void*)source;
+    char name[512];
+    int64_t count = 1;
+    (void)ctx;
+    *out = NULL;
+    for (int i = 0; i < w->rank; ++i) count *= w->shape[i];
+    if (t->kind == TEST_TABLES_SPOILT) *out = spoilt;
+    if (t->kind != TEST_TABLES) return KVL_OK;
+    snprintf(name, sizeof name, "%d.%d.%d %d.%c.%s", w->num_kv_heads, (int)w->shape[0],
+             w->rank > 1 ? (int)w->shape[1] : 1, w->layer, w->side ? 'v' : 'k', w->name);
+    pthread_mutex_lock(&kept_lock);
+    *out = keep_table(name, w, count);
+    pthread_mutex_unlock(&kept_lock);
+    return KVL_OK;
+}
+
+const kvl_calibration* test_calibration(test_tables kind)
+{
+    static const tables sources[] = { { { find_table }, TEST_TABLES },
+                                      { { find_table }, TEST_TABLES_EMPTY },
+                                      { { find_table }, TEST_TABLES_SPOILT } };
+    return (const kvl_calibration*)(const void*)&sources[kind];
+}
+
 // A cache of one layer
 
 kvl_layer_desc test_layer(const char* spec, int q_heads, int kv_heads, int dk, int dv)
@@ -195,6 +265,7 @@ test_cache test_open_threads(const test_target* target, const kvl_layer_desc* la
     kvl_cache_desc desc = { 0 };
     desc.num_layers = 1;
     desc.layers = layer;
+    desc.calibration = test_calibration(TEST_TABLES);
     c.ctx = test_context(target, threads);
     c.layer = *layer;
     c.dv = layer->head_dim_v ? layer->head_dim_v : layer->head_dim;
@@ -495,7 +566,8 @@ static test_attention attention_of(const test_cache* c)
     a.softmax_scale = (double)c->layer.softmax_scale;
     a.soft_cap = (double)c->layer.soft_cap;
     a.window_len = c->layer.window_len;
-    a.transformed = strstr(c->info.spec, "hadamard") != NULL;
+    a.transformed = strstr(c->info.spec, "hadamard") != NULL ||
+                    strstr(c->info.spec, "mean") != NULL;
     a.rounds = c->rounds;
     return a;
 }

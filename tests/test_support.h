@@ -57,7 +57,13 @@ uint16_t test_bits_bf16(float x);
 float    test_value_f16(uint16_t bits);
 float    test_value_bf16(uint16_t bits);
 
-// A cache of one layer and a context of its own.
+// Calibrated tables without a model: any that a spec asks for, the same in every process and in
+// tests/oracles/make_fixtures.py.  EMPTY has none, SPOILT has a number that is not finite in each.
+typedef enum test_tables { TEST_TABLES, TEST_TABLES_EMPTY, TEST_TABLES_SPOILT } test_tables;
+
+const kvl_calibration* test_calibration(test_tables kind);
+
+// A cache of one layer, calibrated with TEST_TABLES, and a context of its own.
 typedef struct test_cache {
     kvl_context*   ctx;
     kvl_cache*     cache;

@@ -80,6 +80,47 @@ for _, stage in ipairs(stages) do
     line("enum { %s };", table.concat(items, ", "))
 end
 
+-- Sizes of a table that follow from the codec; other sizes are numbers.
+local sizes = { dim = "KVL__SIZE_DIM", number = "KVL__SIZE_NUMBER" }
+
+-- A part's tables as the entries of a C array.
+local function table_entries(part)
+    local entries = {}
+    for i, one in ipairs(part.tables) do
+        local shape = {}
+        for j, size in ipairs(one.shape) do
+            if not sizes[size] and math.type(size) ~= "integer" then
+                fail("%s: tables[%d].shape[%d] = %s: must be dim, number or a whole number",
+                     part.path, i, j, tostring(size))
+            end
+            shape[j] = sizes[size] or tostring(size)
+        end
+        if #shape < 1 or #shape > 2 then
+            fail("%s: tables[%d].shape: must have 1 or 2 sizes", part.path, i)
+        end
+        entries[i] = ('    { "%s", %d, { %s }, %d },'):format(
+            one.name, #shape, table.concat(shape, ", "), one.per_codec and 1 or 0)
+    end
+    return entries
+end
+
+line("\nenum { KVL__SIZE_DIM = -1, KVL__SIZE_NUMBER = -2, KVL__TABLE_RANK = 2 };\n")
+line("// Calibrated numbers that a word's arithmetic reads.")
+line("typedef struct kvl__table_desc {")
+line("    const char* name;")
+line("    int32_t     rank, shape[KVL__TABLE_RANK];   // sizes, or what they follow from")
+line("    int32_t     per_codec;                 // it is of one composition of the side alone")
+line("} kvl__table_desc;\n")
+for _, stage in ipairs(stages) do
+    for _, one in ipairs(words[stage.name]) do
+        if one.part and one.part.tables then
+            line("static const kvl__table_desc kvl__tables_%s_%s[] = {", stage.name, one.name)
+            line("%s", table.concat(table_entries(one.part), "\n"))
+            line("};")
+        end
+    end
+end
+
 line("\ntypedef struct kvl__word {")
 line("    const char* name;")
 line("    const char* text;")
@@ -89,16 +130,21 @@ line("    int32_t     levels;                    // a fit's: the levels it is fo
 line("    int32_t     min_bits;                  // a fit's least bits; else 0")
 line("    int32_t     has_sign;                  // a fit's scale has one; a meta word stores one")
 line("    uint32_t    bits_mask;                 // a levels word's widths: bit b for b bits")
+line("    const kvl__table_desc* tables;         // [num_tables]")
+line("    int32_t     num_tables;")
+line("    int32_t     sides;                     // 1: for keys, 2: for values, 3: for both")
 line("} kvl__word;\n")
 for _, stage in ipairs(stages) do
     line("static const kvl__word kvl__words_%s[] = {", stage.name)
     for _, one in ipairs(words[stage.name]) do
         local p, mask = one.part or {}, 0
         for _, b in ipairs(p.bits or {}) do mask = mask | 1 << b end
-        line('    { "%s", "%s", %d, %d, %d, %d, %d, %d, %du },', one.name, one.text,
+        local tables = p.tables and ("kvl__tables_%s_%s"):format(stage.name, one.name) or "0"
+        line('    { "%s", "%s", %d, %d, %d, %d, %d, %d, %du, %s, %d, %d },', one.name, one.text,
              p.number and 1 or 0, p.scale_bytes or 0, p.zero_bytes or 0,
              p.levels and index.levels[p.levels] or -1,
-             p.min_bits or 0, p.signed and 1 or 0, mask)
+             p.min_bits or 0, p.signed and 1 or 0, mask, tables, #(p.tables or {}),
+             p.side == "k" and 1 or p.side == "v" and 2 or 3)
     end
     line("};")
 end

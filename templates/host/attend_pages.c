@@ -141,6 +141,10 @@ static void attend_strip(const kvl__attend_args* a, const unsigned char* page,
 {
     score_tiles(a->q, page + a->k_offset, next + a->k_offset, base, first, end, w);
     for (int head = 0; head < num_heads; ++head) {
+        //% if k.shift then
+        for (int i = 0; i < strip_words; i += lanes)
+            store(&w->scores[head][i], load(&w->scores[head][i]) + a->bias[head]);
+        //% end
         const float shrink = softmax_add(state, head, w->scores[head], strip_words, first - base,
                                          end - base, a->soft_cap, a->o + head * head_dim_v);
         //% if v.math == "int" and v.fold == "lanes" then

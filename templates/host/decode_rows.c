@@ -8,6 +8,10 @@ static void $(s "decode_rows")(const kvl__decode_args* a)
             float* x = a->rows + r * (int64_t)$(s "dim");
             for (int i = 0; i < $(s "dim"); ++i) x[i] = $(s "read_value")(a->page, row, i);
             $(s "transform")(x);
+            //% if codec.shift then
+            const float* shift = a->tables + $(codec.table_at(codec.shift.subtract));
+            for (int i = 0; i < $(s "dim"); ++i) x[i] += shift[i];
+            //% end
         }
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)$(s "dim");

@@ -3,11 +3,17 @@
 // Nothing in here may be fused or reordered where it decides a code: every target gets the same
 // bits.
 
-INLINE void $(s "load_row")(const uint16_t* row, float* x)
+INLINE void $(s "load_row")(const uint16_t* row, const float* tables, float* x)
 {
     for (int i = 0; i < $(s "dim"); i += lanes)
         store(x + i, $("load_" .. config.rows)((const unsigned char*)(row + i)));
-    //% if codec.piece > 0 and config.rows == "bf16" then
+    //% if codec.shift then
+    const float* shift = tables + $(codec.table_at(codec.shift.subtract));
+    for (int i = 0; i < $(s "dim"); i += lanes) store(x + i, load(x + i) - load(shift + i));
+    //% else
+    (void)tables;
+    //% end
+    //% if codec.clamps then
     for (int i = 0; i < $(s "dim"); ++i) x[i] = clamp(x[i], -0x1p119f, 0x1p119f);
     //% end
     $(s "transform")(x);
@@ -20,11 +26,11 @@ static void $(s "encode_rows")(const kvl__encode_args* a)
     for (int32_t r = 0; r < a->num_rows; ++r) {
         float x[$(s "dim")];
         uint16_t q[$(s "dim")];
-        //% if codec.raw == config.rows and codec.piece == 0 then
+        //% if codec.raw == config.rows and codec.is_plain then
         (void)x;
         for (int i = 0; i < $(s "dim"); ++i) q[i] = a->rows[r * a->row_stride + i];
         //% else
-        $(s "load_row")(a->rows + r * a->row_stride, x);
+        $(s "load_row")(a->rows + r * a->row_stride, a->tables, x);
         for (int i = 0; i < $(s "dim"); ++i) q[i] = (uint16_t)$(codec.raw .. "_of_f32")(x[i]);
         //% end
         $(s "put_row")(a->page, a->first_row + r, q);
@@ -40,7 +46,7 @@ static void $(s "encode_rows")(const kvl__encode_args* a)
         const int row = a->first_row + r;
         float x[$(s "dim")], offset[$(s "dim")], inverse[$(s "dim")];
         uint16_t q[$(s "dim")];
-        $(s "load_row")(a->rows + r * a->row_stride, x);
+        $(s "load_row")(a->rows + r * a->row_stride, a->tables, x);
         for (int first = 0; first < $(s "dim"); first += group_size) {
             const float* of = x + first;
             //% for _, stat in ipairs(fit.stats) do
@@ -91,7 +97,7 @@ static void $(s "encode_rows")(const kvl__encode_args* a)
         float $(stat.name .. "s")[$(s "dim")];
         //% end
         for (int t = 0; t < group_size; ++t)
-            $(s "load_row")(a->rows + (r + t) * a->row_stride, rows[t]);
+            $(s "load_row")(a->rows + (r + t) * a->row_stride, a->tables, rows[t]);
         for (int i = 0; i < $(s "dim"); ++i) {
             const float x = rows[0][i];
             //% for _, stat in ipairs(fit.stats) do

@@ -13,7 +13,9 @@
 //
 // A kernel works on one KV head of one layer.  num_heads is the number of query heads that share
 // it. 16-bit rows are f16 or bf16, as the program was made for; `page` points at one side (keys or
-// values) of one KV head's part of a page.
+// values) of one KV head's part of a page.  `tables` is that head's record of calibrated numbers
+// for the side: the tables of its parts, in stage order and as a part declares them, each from a
+// multiple of 16 floats on; NULL where no part has tables.
 
 #ifndef KVL_ARGS_H
 #define KVL_ARGS_H
@@ -21,7 +23,7 @@
 #include <stdint.h>
 
 enum {
-    KVL__ABI = 2,
+    KVL__ABI = 3,
     KVL__SCRATCH_BYTES = 65536     // the most that a program may ask for a thread
 };
 
@@ -29,6 +31,7 @@ enum {
 // first_row and num_rows are multiples of the groups that run along tokens.
 typedef struct kvl__encode_args {
     const void*     codec;        // of the reference; generated kernels know theirs
+    const float*    tables;
     const uint16_t* rows;         // [num_rows, row_stride]
     int64_t         row_stride;   // elements
     unsigned char*  page;         // other rows keep their bits; these take theirs over
@@ -38,6 +41,7 @@ typedef struct kvl__encode_args {
 // The inverse, for rows [first_row, first_row + num_rows) of a page.
 typedef struct kvl__decode_args {
     const void*          codec;
+    const float*         tables;
     const unsigned char* page;
     int32_t              page_size, first_row, num_rows;
     float*               rows;      // [num_rows, head_dim] in the original basis; NULL: not asked
@@ -69,6 +73,7 @@ typedef struct kvl__attend_args {
     const void*                 v_codec;
     int32_t                     num_heads, page_size;
     const float*                q;            // [num_heads, head_dim_k], times softmax_scale
+    const float*                bias;         // [num_heads], joins scores of pages before the cap
     float                       soft_cap;     // 0: none
     kvl__window                 windows[2];   // used if pages is NULL
     const unsigned char* const* pages;        // page contents, all heads
@@ -85,9 +90,13 @@ typedef struct kvl__attend_args {
 // In place: queries [num_heads, head_dim_k] into the key codec's basis, outputs
 // [num_heads, head_dim_v] out of the value codec's.
 typedef struct kvl__basis_args {
-    const void* codec;
-    float*      x;
-    int32_t     num_heads;
+    const void*  codec;
+    const float* tables;
+    float*       x;
+    float*       bias;        // of queries [num_heads], zeros: gets what the shift of keys took
+                              // from their scores
+    const float* mass;        // of outputs [num_heads]: the sum of the weights in x
+    int32_t      num_heads;
 } kvl__basis_args;
 
 // What a program exports, as `kvl__program`.
@@ -1075,15 +1084,21 @@ static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int word
 #line 1 "templates/host/transform_rows.c"
 // transform_rows.c -- rows into the basis of the keys' codec, or out of it.
 //
-//   x  [num_heads, dim]  f32, in place
+//   x     [num_heads, dim]  f32, in place
+#line 9 "templates/host/transform_rows.c"
 
-#line 23 "templates/host/transform_rows.c"
+#line 28 "templates/host/transform_rows.c"
 INLINE void k_transform(float* x) { (void)x; }
-#line 25 "templates/host/transform_rows.c"
+#line 30 "templates/host/transform_rows.c"
 
 static void k_transform_rows(const kvl__basis_args* a)
 {
-    for (int32_t head = 0; head < a->num_heads; ++head) k_transform(a->x + head * k_dim);
+    for (int32_t head = 0; head < a->num_heads; ++head) {
+        float* x = a->x + head * k_dim;
+#line 44 "templates/host/transform_rows.c"
+        k_transform(x);
+#line 50 "templates/host/transform_rows.c"
+    }
 }
 
 #line 20 "templates/host/program.c"
@@ -1093,46 +1108,48 @@ static void k_transform_rows(const kvl__basis_args* a)
 // Nothing in here may be fused or reordered where it decides a code: every target gets the same
 // bits.
 
-INLINE void k_load_row(const uint16_t* row, float* x)
+INLINE void k_load_row(const uint16_t* row, const float* tables, float* x)
 {
     for (int i = 0; i < k_dim; i += lanes)
         store(x + i, load_f16((const unsigned char*)(row + i)));
-#line 13 "templates/host/encode_rows.c"
+#line 14 "templates/host/encode_rows.c"
+    (void)tables;
+#line 19 "templates/host/encode_rows.c"
     k_transform(x);
 }
 
-#line 84 "templates/host/encode_rows.c"
+#line 90 "templates/host/encode_rows.c"
 // Groups along tokens: group_size rows at once, each channel with its own statistics.
 static void k_encode_rows(const kvl__encode_args* a)
 {
     enum { group_size = 32 };
     for (int32_t r = 0; r < a->num_rows; r += group_size) {
         float rows[group_size][k_dim];
-#line 91 "templates/host/encode_rows.c"
+#line 97 "templates/host/encode_rows.c"
         float los[k_dim];
-#line 91 "templates/host/encode_rows.c"
+#line 97 "templates/host/encode_rows.c"
         float his[k_dim];
-#line 93 "templates/host/encode_rows.c"
+#line 99 "templates/host/encode_rows.c"
         for (int t = 0; t < group_size; ++t)
-            k_load_row(a->rows + (r + t) * a->row_stride, rows[t]);
+            k_load_row(a->rows + (r + t) * a->row_stride, a->tables, rows[t]);
         for (int i = 0; i < k_dim; ++i) {
             const float x = rows[0][i];
-#line 98 "templates/host/encode_rows.c"
+#line 104 "templates/host/encode_rows.c"
             los[i] = x;
-#line 98 "templates/host/encode_rows.c"
+#line 104 "templates/host/encode_rows.c"
             his[i] = x;
-#line 100 "templates/host/encode_rows.c"
+#line 106 "templates/host/encode_rows.c"
         }
         for (int t = 1; t < group_size; ++t) {
             for (int i = 0; i < k_dim; ++i) {
                 const float x = rows[t][i];
-#line 105 "templates/host/encode_rows.c"
+#line 111 "templates/host/encode_rows.c"
                 const float lo = los[i];
                 los[i] = x < lo ? x : lo;
-#line 105 "templates/host/encode_rows.c"
+#line 111 "templates/host/encode_rows.c"
                 const float hi = his[i];
                 his[i] = x > hi ? x : hi;
-#line 108 "templates/host/encode_rows.c"
+#line 114 "templates/host/encode_rows.c"
             }
         }
         float offset[k_dim], inverse[k_dim];
@@ -1163,25 +1180,26 @@ static void k_decode_rows(const kvl__decode_args* a)
             float* x = a->rows + r * (int64_t)k_dim;
             for (int i = 0; i < k_dim; ++i) x[i] = k_read_value(a->page, row, i);
             k_transform(x);
+#line 15 "templates/host/decode_rows.c"
         }
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)k_dim;
             for (int i = 0; i < k_dim; ++i) q[i] = (uint16_t)k_get_code(a->page, row, i);
         }
     }
-#line 18 "templates/host/decode_rows.c"
+#line 22 "templates/host/decode_rows.c"
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;
-#line 24 "templates/host/decode_rows.c"
+#line 28 "templates/host/decode_rows.c"
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; row += k_group_size) {
         for (int i = 0; i < k_dim; ++i, ++at) {
-#line 27 "templates/host/decode_rows.c"
+#line 31 "templates/host/decode_rows.c"
             const int group = k_group(i, row);
             a->scales[at] = k_read_scale(a->page, group);
             a->offsets[at] = k_read_offset(a->page, group, a->scales[at]);
         }
     }
-#line 33 "templates/host/decode_rows.c"
+#line 37 "templates/host/decode_rows.c"
 }
 
 #line 22 "templates/host/program.c"
@@ -1780,15 +1798,21 @@ static NOINLINE void v_dot_cells(const unsigned char* page, int lane16, int word
 #line 1 "templates/host/transform_rows.c"
 // transform_rows.c -- rows into the basis of the values' codec, or out of it.
 //
-//   x  [num_heads, dim]  f32, in place
+//   x     [num_heads, dim]  f32, in place
+#line 9 "templates/host/transform_rows.c"
 
-#line 23 "templates/host/transform_rows.c"
+#line 28 "templates/host/transform_rows.c"
 INLINE void v_transform(float* x) { (void)x; }
-#line 25 "templates/host/transform_rows.c"
+#line 30 "templates/host/transform_rows.c"
 
 static void v_transform_rows(const kvl__basis_args* a)
 {
-    for (int32_t head = 0; head < a->num_heads; ++head) v_transform(a->x + head * v_dim);
+    for (int32_t head = 0; head < a->num_heads; ++head) {
+        float* x = a->x + head * v_dim;
+#line 44 "templates/host/transform_rows.c"
+        v_transform(x);
+#line 50 "templates/host/transform_rows.c"
+    }
 }
 
 #line 20 "templates/host/program.c"
@@ -1798,66 +1822,68 @@ static void v_transform_rows(const kvl__basis_args* a)
 // Nothing in here may be fused or reordered where it decides a code: every target gets the same
 // bits.
 
-INLINE void v_load_row(const uint16_t* row, float* x)
+INLINE void v_load_row(const uint16_t* row, const float* tables, float* x)
 {
     for (int i = 0; i < v_dim; i += lanes)
         store(x + i, load_f16((const unsigned char*)(row + i)));
-#line 13 "templates/host/encode_rows.c"
+#line 14 "templates/host/encode_rows.c"
+    (void)tables;
+#line 19 "templates/host/encode_rows.c"
     v_transform(x);
 }
 
-#line 34 "templates/host/encode_rows.c"
+#line 40 "templates/host/encode_rows.c"
 // Groups along the channels of a row.
 static void v_encode_rows(const kvl__encode_args* a)
 {
-#line 38 "templates/host/encode_rows.c"
+#line 44 "templates/host/encode_rows.c"
     enum { group_size = 32, step = 16 };
     for (int32_t r = 0; r < a->num_rows; ++r) {
         const int row = a->first_row + r;
         float x[v_dim], offset[v_dim], inverse[v_dim];
         uint16_t q[v_dim];
-        v_load_row(a->rows + r * a->row_stride, x);
+        v_load_row(a->rows + r * a->row_stride, a->tables, x);
         for (int first = 0; first < v_dim; first += group_size) {
             const float* of = x + first;
-#line 47 "templates/host/encode_rows.c"
+#line 53 "templates/host/encode_rows.c"
             float los[step];
-#line 47 "templates/host/encode_rows.c"
+#line 53 "templates/host/encode_rows.c"
             float his[step];
-#line 49 "templates/host/encode_rows.c"
+#line 55 "templates/host/encode_rows.c"
             // Every step-th value has its own statistics; what they come to is order-free.
             for (int j = 0; j < step; ++j) {
                 const float x = of[j];
-#line 53 "templates/host/encode_rows.c"
+#line 59 "templates/host/encode_rows.c"
                 los[j] = x;
-#line 53 "templates/host/encode_rows.c"
+#line 59 "templates/host/encode_rows.c"
                 his[j] = x;
-#line 55 "templates/host/encode_rows.c"
+#line 61 "templates/host/encode_rows.c"
             }
             for (int i = step; i < group_size; i += step) {
                 for (int j = 0; j < step; ++j) {
                     const float x = of[i + j];
-#line 60 "templates/host/encode_rows.c"
+#line 66 "templates/host/encode_rows.c"
                     const float lo = los[j];
                     los[j] = x < lo ? x : lo;
-#line 60 "templates/host/encode_rows.c"
+#line 66 "templates/host/encode_rows.c"
                     const float hi = his[j];
                     his[j] = x > hi ? x : hi;
-#line 63 "templates/host/encode_rows.c"
+#line 69 "templates/host/encode_rows.c"
                 }
             }
-#line 66 "templates/host/encode_rows.c"
+#line 72 "templates/host/encode_rows.c"
             float lo = los[0];
             for (int j = 1; j < step; ++j) {
                 const float x = los[j];
                 lo = x < lo ? x : lo;
             }
-#line 66 "templates/host/encode_rows.c"
+#line 72 "templates/host/encode_rows.c"
             float hi = his[0];
             for (int j = 1; j < step; ++j) {
                 const float x = his[j];
                 hi = x > hi ? x : hi;
             }
-#line 72 "templates/host/encode_rows.c"
+#line 78 "templates/host/encode_rows.c"
             const int group = v_group(row, first);
             const v_grid grid = v_store_grid(a->page, group, lo, hi);
             for (int i = first; i < first + group_size; ++i) {
@@ -1882,25 +1908,26 @@ static void v_decode_rows(const kvl__decode_args* a)
             float* x = a->rows + r * (int64_t)v_dim;
             for (int i = 0; i < v_dim; ++i) x[i] = v_read_value(a->page, row, i);
             v_transform(x);
+#line 15 "templates/host/decode_rows.c"
         }
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)v_dim;
             for (int i = 0; i < v_dim; ++i) q[i] = (uint16_t)v_get_code(a->page, row, i);
         }
     }
-#line 18 "templates/host/decode_rows.c"
+#line 22 "templates/host/decode_rows.c"
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;
-#line 21 "templates/host/decode_rows.c"
+#line 25 "templates/host/decode_rows.c"
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; ++row) {
         for (int i = 0; i < v_dim; i += v_group_size, ++at) {
-#line 27 "templates/host/decode_rows.c"
+#line 31 "templates/host/decode_rows.c"
             const int group = v_group(row, i);
             a->scales[at] = v_read_scale(a->page, group);
             a->offsets[at] = v_read_offset(a->page, group, a->scales[at]);
         }
     }
-#line 33 "templates/host/decode_rows.c"
+#line 37 "templates/host/decode_rows.c"
 }
 
 #line 22 "templates/host/program.c"
@@ -2348,11 +2375,12 @@ static void attend_strip(const kvl__attend_args* a, const unsigned char* page,
 {
     score_tiles(a->q, page + a->k_offset, next + a->k_offset, base, first, end, w);
     for (int head = 0; head < num_heads; ++head) {
+#line 148 "templates/host/attend_pages.c"
         const float shrink = softmax_add(state, head, w->scores[head], strip_words, first - base,
                                          end - base, a->soft_cap, a->o + head * head_dim_v);
-#line 147 "templates/host/attend_pages.c"
-        if (shrink < 1.0f) v_shrink_rest(&w->v, head, shrink);
 #line 151 "templates/host/attend_pages.c"
+        if (shrink < 1.0f) v_shrink_rest(&w->v, head, shrink);
+#line 155 "templates/host/attend_pages.c"
     }
     add_values(page + a->v_offset, next + a->v_offset, base, first, end, w, a->o);
 }
@@ -2363,26 +2391,26 @@ static void attend_pages(const kvl__attend_args* a)
     const int64_t num_pages = (a->end_row + page_size - 1) / page_size;
     softmax state;
     softmax_start(&state, a->o);
-#line 162 "templates/host/attend_pages.c"
+#line 166 "templates/host/attend_pages.c"
     k_start_dots(a->q, &w->k);
-#line 167 "templates/host/attend_pages.c"
+#line 171 "templates/host/attend_pages.c"
     int num_strips = 0;
     v_start_dots(&w->v);
-#line 170 "templates/host/attend_pages.c"
+#line 174 "templates/host/attend_pages.c"
     for (int64_t row = a->first_row; row < a->end_row;) {
         const int64_t at = row / page_size, left = a->end_row - at * page_size;
         const int64_t after = at + 1 < num_pages ? at + 1 : at;
         const int first = (int)(row - at * page_size), base = first / strip_rows * strip_rows;
         const int end = left < base + strip_rows ? (int)left : base + strip_rows;
         attend_strip(a, a->pages[at], a->pages[after], base, first, end, &state, w);
-#line 177 "templates/host/attend_pages.c"
+#line 181 "templates/host/attend_pages.c"
         if (++num_strips % 16 == 0) v_add_rest(&w->v, a->o);
-#line 179 "templates/host/attend_pages.c"
+#line 183 "templates/host/attend_pages.c"
         row = at * page_size + end;
     }
-#line 182 "templates/host/attend_pages.c"
+#line 186 "templates/host/attend_pages.c"
     v_add_rest(&w->v, a->o);
-#line 184 "templates/host/attend_pages.c"
+#line 188 "templates/host/attend_pages.c"
     softmax_finish(&state, a->o, a->lse);
 }
 

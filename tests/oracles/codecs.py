@@ -181,11 +181,15 @@ def encode_group(x, side):
 
 # One side (keys or values) of one head
 
-def encode(rows, side):
+def encode(rows, side, head=0):
     """rows [n, d] as the window holds them -> dict of codes [n, d], scales, offsets."""
     x = np.asarray(rows, F32)
+    if side["shift"] == "mean":
+        x = x - side["tables"]["mean"][head]
+    if side["shift"] == "mean" or side["transform"]:
+        x = np.clip(x, F32(-2.0**119), F32(2.0**119))
     if side["transform"]:
-        x = hadamard(np.clip(x, F32(-2.0**119), F32(2.0**119)), side["transform"])
+        x = hadamard(x, side["transform"])
     if side["levels"] == "f16":
         return {"codes": to_f16(x).view(np.uint16), "scales": None, "offsets": None}
     if side["levels"] == "bf16":
@@ -204,7 +208,7 @@ def encode(rows, side):
     return {"codes": codes, "scales": scales, "offsets": offsets}
 
 
-def decode(encoded, side):
+def decode(encoded, side, head=0):
     """float64 rows in the original basis."""
     codes = encoded["codes"]
     if side["levels"] == "f16":
@@ -216,27 +220,32 @@ def decode(encoded, side):
         scales = np.repeat(encoded["scales"].astype(F64), side["group"], axis=axis)
         offsets = np.repeat(encoded["offsets"].astype(F64), side["group"], axis=axis)
         x = scales * codes + offsets
-    return hadamard(x, side["transform"]) if side["transform"] else x
+    x = hadamard(x, side["transform"]) if side["transform"] else x
+    return x + side["tables"]["mean"][head].astype(F64) if side["shift"] == "mean" else x
 
 
 # Specs
 
 def _side(bits, group, axis, fit, levels, meta, rounding="nearest"):
     return {"bits": bits, "group": group, "axis": axis, "fit": fit, "levels": levels,
-            "meta": meta, "round": rounding, "transform": 0}
+            "meta": meta, "round": rounding, "transform": 0, "shift": "none", "tables": {}}
+
+
+def _copy(side):
+    return {**side, "tables": {}}
 
 
 def _preset(name):
     """(key side, value side, windows)"""
     if name in ("f16", "bf16"):
         side = _side(16, 0, "per_token", "none", name, "none")
-        return side, dict(side), {"sink": 0, "recent": 0, "rows": name}
+        return side, _copy(side), {"sink": 0, "recent": 0, "rows": name}
     if name == "q8_0":
         side = _side(8, 32, "per_token", "absmax", "symmetric", "f16", "nearest_away")
-        return side, dict(side), {"sink": 0, "recent": 0, "rows": "f16"}
+        return side, _copy(side), {"sink": 0, "recent": 0, "rows": "f16"}
     if name == "q4_0":
         side = _side(4, 32, "per_token", "signed_absmax", "symmetric", "f16", "nearest_up")
-        return side, dict(side), {"sink": 0, "recent": 0, "rows": "f16"}
+        return side, _copy(side), {"sink": 0, "recent": 0, "rows": "f16"}
     bits, axis = {"rtn": (4, "per_token"), "kivi": (2, "per_channel")}[name]
     key = _side(bits, 32, axis, "minmax", "affine", "8bit")
     value = _side(bits, 32, "per_token", "minmax", "affine", "8bit")
@@ -291,8 +300,8 @@ def cache_rows(x, side, windows):
     nq = num_quantized(len(x), sink, windows["recent"], windows["chunk"])
     encoded = []
     for head in range(x.shape[1]):
-        encoded.append(encode(held[sink:sink + nq, head], side))
-        rows[sink:sink + nq, head] = decode(encoded[-1], side)
+        encoded.append(encode(held[sink:sink + nq, head], side, head))
+        rows[sink:sink + nq, head] = decode(encoded[-1], side, head)
     return rows, encoded
 
 

@@ -61,6 +61,9 @@ CASES = [
     ("had_mixed",  "kivi:k3,v4,meta=f16,vg16,v.transform=hadamard16,",
                                                              3, 1,  64,  80, 32, 1, 0.0, 0),
     ("had_96",     "kivi:k2,v4,k.transform=hadamard,",       3, 1,  96,  64, 32, 1, 0.0, 0),
+    ("mean",       "rtn:k4,v3,shift=mean,",                  6, 2,  64,  96, 32, 1, 30.0, 0),
+    ("mean_had",   "kivi:k2,v4,shift=mean,k.transform=hadamard32,",
+                                                             3, 1,  96,  64, 32, 1, 0.0, 0),
 ]
 
 
@@ -99,6 +102,26 @@ def make_queries(seed, num_rows, heads, dim):
     return (bell.reshape(num_rows, heads, dim) * 2.0**-12).astype(np.float32)
 
 
+def fnv(data):
+    h = 2166136261
+    for byte in data:
+        h = (h ^ byte) * 16777619 % 2**32
+    return h
+
+
+def make_table(letter, name, heads, shape):
+    """The calibrated table of layer 0 that test_calibration gives: float32 [heads, *shape]."""
+    sizes = (list(shape) + [1])[:2]
+    lcg = Lcg(fnv(f"{heads}.{sizes[0]}.{sizes[1]} 0.{letter}.{name}".encode("ascii")))
+    bell = np.array([lcg.bell() for _ in range(heads * int(np.prod(shape)))], np.int64)
+    return (bell.reshape(heads, *shape) * 2.0**-12).astype(np.float32)
+
+
+def add_tables(side, letter, heads, dim):
+    if side["shift"] == "mean":
+        side["tables"]["mean"] = make_table(letter, "mean", heads, [dim])
+
+
 def pack(codes, bits):
     shifts = np.arange(bits, dtype=np.uint32)
     stream = (codes.reshape(-1, 1).astype(np.uint32) >> shifts) & 1
@@ -113,13 +136,6 @@ def side_bytes(heads, bits):
     return out
 
 
-def fnv(data):
-    h = 2166136261
-    for byte in data:
-        h = (h ^ byte) * 16777619 % 2**32
-    return h
-
-
 def make(case):
     name, spec, hq, hkv, dk, dv, quantized, queries, cap, window = case
     plain = spec.startswith(("f16", "bf16", "q"))
@@ -127,6 +143,8 @@ def make(case):
     spec += f"sink={sink},recent={recent},chunk=32"
     key, value, windows = oracle.parse_spec(spec, dk, dv)
     n = sink + recent + quantized + 9
+    add_tables(key, "k", hkv, dk)
+    add_tables(value, "v", hkv, dv)
     kx, vx = make_rows(KEY_SEED, n, hkv, dk), make_rows(VALUE_SEED, n, hkv, dv)
     k, k_heads = oracle.cache_rows(kx, key, windows)
     v, v_heads = oracle.cache_rows(vx, value, windows)

@@ -1,0 +1,154 @@
+// kvl_record.h -- the calibrated numbers that codecs need: names, shapes, order, and who has them.
+//
+// A part says which tables its arithmetic reads (kvl_table.h).  For each layer, side and KV head
+// they lie in one record of floats: in stage order, then as the part declares them, each from a
+// multiple of KVL__TABLE_UNIT floats on.  gen/codec.lua derives the same offsets.
+
+#ifndef KVL_RECORD_H
+#define KVL_RECORD_H
+
+#include "kvl_config.h"
+
+enum { KVL__TABLE_UNIT = 16, KVL__SIDE_BYTES = 256 };
+
+// What a layer asks for: numbers [num_kv_heads, shape...] of one side.
+typedef struct kvl__wanted_table {
+    int32_t layer, side, num_kv_heads, rank;
+    int64_t shape[KVL__TABLE_RANK];
+    char    name[KVL__SIDE_BYTES + 32];  // "mean"; of a table of one composition alone, its name,
+                                         // '@' and the side's text
+} kvl__wanted_table;
+
+// Who has tables.  A kvl_calibration begins with one.
+typedef struct kvl__table_source {
+    // Sets *out to the numbers, which stay the source's; NULL: it has none of that name.  Another
+    // shape is an error.
+    kvl_status (*find)(kvl_context* ctx, const struct kvl__table_source* source,
+                       const kvl__wanted_table* wanted, const float** out);
+} kvl__table_source;
+
+// A side as text, whatever preset it came from: bits, group and the words that are not the
+// default, in stage order, with their numbers.
+KVL__FN void kvl__side_text(const kvl__codec* c, char* text, size_t size)
+{
+    *text = 0;
+    kvl__append_text(text, size, "b%d", c->bits);
+    if (c->group_size) kvl__append_text(text, size, ",g%d", c->group_size);
+    for (int stage = 0; stage < KVL__NUM_STAGES; ++stage) {
+        if (c->words[stage] == 0 && c->numbers[stage] == 0) continue;
+        kvl__append_text(text, size, ",%s", kvl__word_of(c, stage)->name);
+        if (c->numbers[stage]) kvl__append_text(text, size, "%d", c->numbers[stage]);
+    }
+}
+
+// One size of a shape.
+KVL__FN int64_t kvl__table_size(const kvl__codec* c, int stage, int32_t size)
+{
+    return size == KVL__SIZE_DIM ? c->head_dim
+         : size == KVL__SIZE_NUMBER ? c->numbers[stage] : size;
+}
+
+KVL__FN int64_t kvl__table_count(const kvl__codec* c, int stage, const kvl__table_desc* table)
+{
+    int64_t count = 1;
+    for (int i = 0; i < table->rank; ++i) count *= kvl__table_size(c, stage, table->shape[i]);
+    return count;
+}
+
+// Where a table begins in the record; with name NULL, the floats of the whole record.
+KVL__FN int64_t kvl__table_at(const kvl__codec* c, const char* name)
+{
+    int64_t at = 0;
+    for (int stage = 0; stage < KVL__NUM_STAGES; ++stage) {
+        const kvl__word* word = kvl__word_of(c, stage);
+        for (int i = 0; i < word->num_tables; ++i) {
+            if (name && strcmp(word->tables[i].name, name) == 0) return at;
+            at += kvl__table_count(c, stage, &word->tables[i]);
+            at = (at + KVL__TABLE_UNIT - 1) / KVL__TABLE_UNIT * KVL__TABLE_UNIT;
+        }
+    }
+    return name ? -1 : at;
+}
+
+KVL__FN int64_t kvl__record_floats(const kvl__codec* c) { return kvl__table_at(c, NULL); }
+
+// A layer's records, keys of all heads first.
+KVL__FN uint64_t kvl__records_bytes(const kvl__config* c)
+{
+    const int64_t floats = kvl__record_floats(&c->side[0]) + kvl__record_floats(&c->side[1]);
+    return floats ? (uint64_t)(floats * c->num_kv_heads) * sizeof(float) + 63 : 0;
+}
+
+KVL__FN void kvl__table_want(const kvl__config* config, int layer, int side, int stage,
+                             const kvl__table_desc* table, kvl__wanted_table* w)
+{
+    const kvl__codec* c = &config->side[side];
+    memset(w, 0, sizeof *w);
+    w->layer = layer;
+    w->side = side;
+    w->num_kv_heads = config->num_kv_heads;
+    w->rank = table->rank;
+    for (int i = 0; i < table->rank; ++i)
+        w->shape[i] = kvl__table_size(c, stage, table->shape[i]);
+    kvl__append_text(w->name, sizeof w->name, "%s", table->name);
+    if (table->per_codec) {
+        char text[KVL__SIDE_BYTES];
+        kvl__side_text(c, text, sizeof text);
+        kvl__append_text(w->name, sizeof w->name, "@%s", text);
+    }
+}
+
+// The table's part of each head's record.
+KVL__FN kvl_status kvl__table_copy(kvl_context* ctx, const kvl__wanted_table* w, int64_t count,
+                                   const float* from, int64_t stride, float* to)
+{
+    const float most = ldexpf(1.0f, 100);
+    for (int head = 0; head < w->num_kv_heads; ++head)
+        for (int64_t i = 0; i < count; ++i) {
+            const float x = from[head * count + i];
+            KVL__REQUIRE(ctx, fabsf(x) <= most, KVL_BAD_ARGUMENT,
+                         "calibration: layer.%d.%c.%s = %g in head %d, number %lld: must be finite "
+                         "and at most 2^100", w->layer, w->side ? 'v' : 'k', w->name, (double)x,
+                         head, (long long)i);
+            to[head * stride + i] = x;
+        }
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__table_missing(kvl_context* ctx, const kvl__config* config,
+                                      const kvl__wanted_table* w, int stage,
+                                      const kvl__table_source* source)
+{
+    const kvl__codec* c = &config->side[w->side];
+    char spec[KVL__SPEC_BYTES];
+    kvl__canonical_spec(config, spec, sizeof spec);
+    return kvl__fail(ctx, KVL_BAD_ARGUMENT, "layer %d: %c.%s = %s: %s layer.%d.%c.%s; make it with "
+                     "kvloom-calibrate -m MODEL -f TEXT -o FILE --for '%s'", w->layer,
+                     w->side ? 'v' : 'k', kvl__stages[stage].name, kvl__word_of(c, stage)->name,
+                     source ? "the calibration has no" : "needs a calibration with", w->layer,
+                     w->side ? 'v' : 'k', w->name, spec);
+}
+
+// Fills the records of one side of a layer: [num_kv_heads, record_floats], zeroed before.
+KVL__FN kvl_status kvl__record_fill(kvl_context* ctx, const kvl__table_source* source, int layer,
+                                    const kvl__config* config, int side, float* records)
+{
+    const kvl__codec* c = &config->side[side];
+    const int64_t stride = kvl__record_floats(c);
+    for (int stage = 0; stage < KVL__NUM_STAGES; ++stage) {
+        const kvl__word* word = kvl__word_of(c, stage);
+        for (int i = 0; i < word->num_tables; ++i) {
+            const kvl__table_desc* table = &word->tables[i];
+            const float* found = NULL;
+            kvl__wanted_table wanted;
+            kvl__table_want(config, layer, side, stage, table, &wanted);
+            if (source) KVL__TRY(source->find(ctx, source, &wanted, &found));
+            if (!found) return kvl__table_missing(ctx, config, &wanted, stage, source);
+            KVL__TRY(kvl__table_copy(ctx, &wanted, kvl__table_count(c, stage, table), found,
+                                     stride, records + kvl__table_at(c, table->name)));
+        }
+    }
+    return KVL_OK;
+}
+
+#endif
