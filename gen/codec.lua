@@ -202,6 +202,9 @@ end
 function codec.derive(side, config, parts, isa)
     local c, page_size = config[side], config.page_size
     check_parts(side, c, parts)
+    if config.target == "cuda" and parts.shift then
+        refuse("%s.shift = %s: has no kernel of target cuda", side, c.shift)
+    end
     check_shape(side, c, parts, page_size)
 
     local is_key = side == "k"
