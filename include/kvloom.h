@@ -294,6 +294,16 @@ KVL_API int kvl_context_threads(const kvl_context* ctx);
 typedef struct kvl_cache kvl_cache;
 typedef struct kvl_calibration kvl_calibration;     // what codecs need to know of a model
 
+// How keys were turned before they came: position p turns pair i by p * scale * base^(-2 i / dims)
+// / factors[i].
+typedef struct kvl_rope {
+    int          dims;          // channels that turn; 0: head_dim
+    int          split_halves;  // pairs: 1: (i, i + dims / 2); 0: (2 i, 2 i + 1)
+    double       base;          // 0: 10000
+    double       scale;         // of positions; 0: 1
+    const float* factors;       // [dims / 2]; NULL: 1
+} kvl_rope;
+
 typedef struct kvl_layer_desc {
     int         num_q_heads;     // a multiple of num_kv_heads, at most 16 times it
     int         num_kv_heads;    // 0: the layer has no cache; every other field is then ignored
@@ -303,6 +313,7 @@ typedef struct kvl_layer_desc {
     float       softmax_scale;   // 0: 1 / sqrt(head_dim)
     float       soft_cap;        // 0: none
     int         window_len;      // a query sees the newest window_len rows, its own among them
+    const kvl_rope* rope;        // for calibration; NULL: not said, and not checked
 } kvl_layer_desc;
 
 typedef struct kvl_cache_desc {
@@ -554,6 +565,61 @@ typedef struct kvl_codes {
 KVL_API kvl_status kvl_read_codes(kvl_cache* cache, int layer, kvl_seq seq, int kv_head,
                                   int is_value, int64_t first, int64_t num, kvl_codes* out);
 
+// CALIBRATION
+
+// What is known of a model's rows: see CALIBRATED CODECS.
+typedef struct kvl_statistics kvl_statistics;
+
+typedef struct kvl_statistics_desc {
+    int                   num_layers;
+    const kvl_layer_desc* layers;       // [num_layers] as for a cache; specs are not read
+    int                   num_queries;  // sampled for each KV head; 0: 64; at most 4096
+    int                   num_key_runs; // sampled runs of 128 keys; 0: 8; at most 1024
+    uint64_t              seed;         // of the samples
+    uint32_t              end;          // must be 0
+} kvl_statistics_desc;
+
+// - desc is copied.  *out is NULL after a failure.
+KVL_API kvl_status kvl_statistics_create(kvl_context* ctx, const kvl_statistics_desc* desc,
+                                         kvl_statistics** out);
+KVL_API void kvl_statistics_free(kvl_statistics* stats);       // NULL is allowed
+
+// Tells the matrix that takes a layer's heads to the residual stream: w_o [output_len, num_q_heads,
+// head_dim_v].  Without it, prices of errors by their effect on the output are not known.
+// - w_o is borrowed until the call returns; it must come before the layer's rows.
+KVL_API kvl_status kvl_statistics_set_output(kvl_statistics* stats, int layer, const float* w_o,
+                                             int64_t output_len);
+
+typedef struct kvl_statistics_rows {
+    int            layer;
+    uint64_t       sequence;    // a number of the caller's, another for each sequence
+    int64_t        num_keys;    // rows of the sequence so far
+    int64_t        num_rows;    // the newest of them, which are added; the others were, before
+    kvl_const_rows k;           // [num_keys, num_kv_heads, head_dim]
+    kvl_const_rows v;           // [num_keys, num_kv_heads, head_dim_v]
+    kvl_const_rows q;           // [num_rows, num_q_heads, head_dim], not scaled
+    uint32_t       end;         // must be 0
+} kvl_statistics_rows;
+
+// Adds rows of one layer, on the context's threads: a sequence in one call, or in several in order.
+// - errors: KVL_BAD_ARGUMENT (also: a row that is not finite), KVL_NO_MEMORY; nothing has changed
+//   then.
+KVL_API kvl_status kvl_statistics_add(kvl_statistics* stats, const kvl_statistics_rows* rows);
+
+// into += from, of the same shapes: sums add up, samples are drawn from both.  Bit for bit the same
+// in every process, whatever the number of threads.
+KVL_API kvl_status kvl_statistics_merge(kvl_statistics* into, const kvl_statistics* from);
+
+// One statistic of a KV head by its name in docs/calibration.md, without "layer.<L>.stat.": *num
+// numbers, matrices row by row.  NULL: no such statistic, or it is not known.  Owned by stats.
+KVL_API const double* kvl_statistics_get(const kvl_statistics* stats, int layer, int kv_head,
+                                         const char* name, int64_t* num);
+
+// Samples of a KV head, in no order.  keys = 0: *num queries [head_dim + 1], times softmax_scale,
+// the natural log-sum-exp of their scores behind them; keys = 1: *num runs of keys [128, head_dim].
+KVL_API const float* kvl_statistics_sample(const kvl_statistics* stats, int layer, int kv_head,
+                                           int keys, int* num);
+
 // MEMORY AND DESCRIPTION
 
 typedef struct kvl_stats {
@@ -652,6 +718,9 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_plan.h"
 #include "kvl_store.h"
 #include "kvl_ops.h"
+#include "kvl_rope.h"
+#include "kvl_tiles.h"
+#include "kvl_statistics.h"
 #include "kvl_sequence.h"
 #include "kvl_file.h"
 #include "kvl_describe.h"

@@ -135,6 +135,7 @@ KVL__FN kvl_status kvl__layers_configure(kvl_cache* cache, const kvl_cache_desc*
         kvl__layer* l = &cache->layers[i];
         l->desc = desc->layers[i];
         l->desc.spec = NULL;
+        l->desc.rope = NULL;
         l->from = "none";
         if (l->desc.num_kv_heads == 0) continue;
         KVL__TRY(kvl__config_create(cache->ctx, i, &desc->layers[i], desc->spec, &l->config));

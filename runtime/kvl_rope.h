@@ -1,0 +1,39 @@
+// kvl_rope.h -- how keys were turned by their positions, as angles.
+
+#ifndef KVL_ROPE_H
+#define KVL_ROPE_H
+
+#include "kvl_base.h"
+
+// turns[0] is 1 for pairs (i, i + dims / 2), 0 for (2i, 2i + 1); turns[1 + i] is the angle by which
+// pair i turns at each position, 0 for channels that do not turn.
+KVL__FN void kvl__rope_turns(const kvl_rope* rope, int head_dim, double* turns)
+{
+    const int dims = rope->dims ? rope->dims : head_dim;
+    const double base = rope->base > 0.0 ? rope->base : 10000.0;
+    const double scale = rope->scale > 0.0 ? rope->scale : 1.0;
+    memset(turns, 0, (size_t)(1 + head_dim / 2) * sizeof *turns);
+    turns[0] = rope->split_halves ? 1.0 : 0.0;
+    for (int i = 0; i < dims / 2; ++i) {
+        const double factor = rope->factors ? (double)rope->factors[i] : 1.0;
+        turns[1 + i] = scale * pow(base, -2.0 * i / dims) / factor;
+    }
+}
+
+KVL__FN kvl_status kvl__check_rope(kvl_context* ctx, int layer, const kvl_rope* rope, int head_dim)
+{
+    KVL__REQUIRE(ctx, rope->dims >= 0 && rope->dims <= head_dim && rope->dims % 2 == 0,
+                 KVL_BAD_ARGUMENT, "layer %d: rope.dims = %d: must be even, from 0 to head_dim "
+                 "= %d", layer, rope->dims, head_dim);
+    KVL__REQUIRE(ctx, rope->base >= 0.0 && rope->base <= 1e300 && rope->scale >= 0.0 &&
+                 rope->scale <= 1e300, KVL_BAD_ARGUMENT, "layer %d: rope.base = %g, rope.scale = "
+                 "%g: must be finite and not negative", layer, rope->base, rope->scale);
+    const int dims = rope->dims ? rope->dims : head_dim;
+    for (int i = 0; rope->factors && i < dims / 2; ++i)
+        KVL__REQUIRE(ctx, kvl__is_finite(rope->factors[i]) && rope->factors[i] > 0.0f,
+                     KVL_BAD_ARGUMENT, "layer %d: rope.factors[%d] = %g: must be finite and above "
+                     "0", layer, i, (double)rope->factors[i]);
+    return KVL_OK;
+}
+
+#endif
