@@ -157,6 +157,10 @@
 // of the CUDA runtime are valid here; the caller's current context is as before after every call.
 // After an error of a kernel (KVL_DEVICE, "lost") the process cannot use that device any more.
 //
+// Kernels are compiled by NVRTC (CUDA 12 or later, at most the driver's major version), which is
+// opened when something has to be compiled: from LD_LIBRARY_PATH, a toolkit (CUDA_PATH, CUDA_HOME,
+// /usr/local/cuda), the system's folders, or the wheel nvidia-cuda-nvrtc of a Python environment.
+//
 // THE KERNEL CACHE
 //
 // Compiled kernels are kept in context_desc.cache_dir; NULL means KVLOOM_CACHE_DIR, else
@@ -165,7 +169,7 @@
 // damaged entry is a miss.  The folder never fails an operation.
 //
 // Environment, read once a context: KVLOOM_CACHE_DIR, KVLOOM_CC (the C compiler), KVLOOM_ISA
-// (forces avx512, avx2, neon or portable).  A field of the desc beats the variable.
+// (forces avx512, avx2, neon or portable), KVLOOM_NVRTC.  A field of the desc beats the variable.
 
 #ifndef KVLOOM_H
 #define KVLOOM_H
@@ -260,6 +264,9 @@ typedef struct kvl_context_desc {
     int           compile_seconds;   // a compiler that runs longer is stopped; 0: 60
     const char*   isa;               // NULL: KVLOOM_ISA, else the best that this processor has
     int           device;            // of KVL_TARGET_CUDA: ordinal, 0 is the first
+    const char*   arch;              // of KVL_TARGET_CUDA: "sm_90": make kernels for it without a
+                                     // device; NULL: the device's
+    const char*   nvrtc;             // NVRTC's file or folder; NULL: KVLOOM_NVRTC, else see CUDA
     int           exact;             // 1: attention in float32 throughout; 0: integer dot products
                                      // where kernels have them, within 1e-3 of float32
     kvl_allocator allocator;         // zero: malloc and free
@@ -711,8 +718,9 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_lua.h"
 #include "kvl_isa.h"
 #include "kvl_disk.h"
-#include "kvl_compile.h"
 #include "kvl_driver.h"
+#include "kvl_compile.h"
+#include "kvl_nvrtc.h"
 #include "kvl_kernels.h"
 #include "kvl_context.h"
 #include "kvl_plan.h"

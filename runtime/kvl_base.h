@@ -49,6 +49,7 @@ enum { KVL__MESSAGE_BYTES = 1024, KVL__MAX_THREADS = 256 };
 typedef struct kvl__pool    kvl__pool;      // kvl_threads.h
 typedef struct kvl__programs kvl__programs; // kvl_kernels.h
 typedef struct kvl__gpu      kvl__gpu;      // kvl_driver.h
+typedef struct kvl__nvrtc    kvl__nvrtc;    // kvl_nvrtc.h
 
 struct kvl_context {
     kvl_target      target;
@@ -62,10 +63,13 @@ struct kvl_context {
     size_t          compile_log_bytes;
     kvl__pool*      pool;
     kvl__programs*  programs;
-    kvl__gpu*       gpu;                 // NULL: not of KVL_TARGET_CUDA
+    kvl__gpu*       gpu;                 // NULL: not of KVL_TARGET_CUDA, or desc.arch was given
+    kvl__nvrtc*     nvrtc;               // NULL: not of KVL_TARGET_CUDA
+    int             sm;                  // architecture of kernels for a device: 90
     char*           folder;              // of the kernel cache; NULL: memory only
     uint64_t        folder_max_bytes;
     char*           compiler;            // resolved path; NULL: none was found
+    char*           compiler_asked;      // what desc or environment named; NULL: nothing
     int             compile_seconds;
     char            isa[16];             // name of the instruction set in use
     int             exact;               // attention in float32 throughout

@@ -9,6 +9,7 @@
 
 #include "kvl_args.h"
 #include "kvl_disk.h"
+#include "kvl_driver.h"
 #include "kvl_isa.h"
 
 #include <dlfcn.h>
@@ -288,17 +289,16 @@ KVL__FN kvl_status kvl__compiler_identity(kvl_context* ctx, char* text, size_t s
 {
     kvl__entry entry;
     kvl__hash stamp;
-    size_t payload, held;
-    KVL__REQUIRE(ctx, ctx->compiler && kvl__compiler_stamp(ctx->compiler, &stamp), KVL_COMPILE,
-                 "compiler %s: it is gone", ctx->compiler ? ctx->compiler : "");
+    KVL__REQUIRE(ctx, ctx->compiler || !ctx->compiler_asked, KVL_COMPILE,
+                 "compiler = %s: no such program; kernels are made with a C compiler: set "
+                 "context_desc.compiler or KVLOOM_CC", ctx->compiler_asked);
+    KVL__REQUIRE(ctx, ctx->compiler, KVL_COMPILE,
+                 "no C compiler: looked for cc, gcc and clang on PATH; set context_desc.compiler "
+                 "or KVLOOM_CC");
+    KVL__REQUIRE(ctx, kvl__compiler_stamp(ctx->compiler, &stamp), KVL_COMPILE,
+                 "compiler %s: it is gone", ctx->compiler);
     const int kept = kvl__entry_at(ctx, kvl__base_name(ctx->compiler), stamp, "id", &entry);
-    unsigned char* found = kept ? kvl__disk_read(ctx, &entry, &payload, &held) : NULL;
-    if (found) {
-        snprintf(text, size, "%.*s", (int)kvl__min_i64((int64_t)payload, (int64_t)size - 1),
-                 (const char*)found);
-        kvl__free(ctx, found, held);
-        return KVL_OK;
-    }
+    if (kept && kvl__disk_read_text(ctx, &entry, text, size)) return KVL_OK;
     text[0] = '\0';
     KVL__REQUIRE(ctx, kvl__ask_compiler(ctx, "--version", text, size), KVL_COMPILE,
                  "compiler %s: it does not answer --version", ctx->compiler);
@@ -315,7 +315,17 @@ typedef struct kvl__compile_job {
     size_t             text_bytes;
     const char* const* options;          // of the key
     int                num_options;
+    const char*        arch;             // avx512, sm_90, compute_90
+    const char*        suffix;           // of the entry on disk
 } kvl__compile_job;
+
+// What programs are compiled for.
+typedef struct kvl__aim {
+    const char* options[KVL__OPTIONS_MAX];
+    int         num_options;
+    const char* suffix;
+    char        arch[16], arch_option[32];
+} kvl__aim;
 
 // Options that shape the code, in order; the instruction set's flags follow.  No contraction and no
 // fast math: a kernel's results do not depend on the compiler.
@@ -445,6 +455,7 @@ typedef struct kvl__loaded {
     void*               handle;
     int                 fd;             // of a program without a file, kept while it is loaded; -1
     const kvl__program* program;
+    kvl__cu_module      module;         // of a device, in the place of the others
 } kvl__loaded;
 
 KVL__FN void kvl__unload(kvl__loaded* loaded)
@@ -501,8 +512,7 @@ KVL__FN int kvl__load_bytes(const unsigned char* bytes, size_t num_bytes, kvl__l
 KVL__FN int kvl__load(const char* path, const unsigned char* bytes, size_t num_bytes,
                       kvl__loaded* loaded, char* fault)
 {
-    loaded->handle = NULL;
-    loaded->program = NULL;
+    memset(loaded, 0, sizeof *loaded);
     loaded->fd = -1;
     if (path && kvl__load_path(path, loaded, fault)) return 1;
     return kvl__load_bytes(bytes, num_bytes, loaded, fault);

@@ -12,8 +12,9 @@
 enum { KVL__FOLDER_BYTES = 256 << 20 };      // default bound of the kernel cache folder
 
 typedef struct kvl__environment {
-    const char *cache_dir, *compiler, *isa;       // kvloom's own
-    const char *xdg_cache, *home, *path;          // the system's
+    const char *cache_dir, *compiler, *isa, *nvrtc;      // kvloom's own
+    const char *xdg_cache, *home, *path;                 // the system's
+    const char *library_path, *cuda_path, *cuda_home, *virtual_env, *conda_prefix;
 } kvl__environment;
 
 // An empty variable is one that is not set.
@@ -29,9 +30,15 @@ KVL__FN kvl__environment kvl__read_environment(void)
     e.cache_dir = kvl__variable("KVLOOM_CACHE_DIR");
     e.compiler = kvl__variable("KVLOOM_CC");
     e.isa = kvl__variable("KVLOOM_ISA");
+    e.nvrtc = kvl__variable("KVLOOM_NVRTC");
     e.xdg_cache = kvl__variable("XDG_CACHE_HOME");
     e.home = kvl__variable("HOME");
     e.path = kvl__variable("PATH");
+    e.library_path = kvl__variable("LD_LIBRARY_PATH");
+    e.cuda_path = kvl__variable("CUDA_PATH");
+    e.cuda_home = kvl__variable("CUDA_HOME");
+    e.virtual_env = kvl__variable("VIRTUAL_ENV");
+    e.conda_prefix = kvl__variable("CONDA_PREFIX");
     return e;
 }
 
@@ -117,8 +124,8 @@ KVL__FN kvl_status kvl__context_compiler(kvl_context* ctx, const char* asked,
     if (asked && !asked[0]) asked = NULL;
     if (!asked) asked = env->compiler;
     if (asked) {
-        ctx->programs->compiler_asked = kvl__copy_text(ctx, asked);
-        KVL__REQUIRE(ctx, ctx->programs->compiler_asked, KVL_NO_MEMORY, "no memory for compiler");
+        ctx->compiler_asked = kvl__copy_text(ctx, asked);
+        KVL__REQUIRE(ctx, ctx->compiler_asked, KVL_NO_MEMORY, "no memory for compiler");
         found = kvl__find_program(asked, search, path);
     } else {
         for (int i = 0; usual[i] && !found; ++i) found = kvl__find_program(usual[i], search, path);
@@ -127,6 +134,35 @@ KVL__FN kvl_status kvl__context_compiler(kvl_context* ctx, const char* asked,
     ctx->compiler = kvl__copy_text(ctx, path);
     KVL__REQUIRE(ctx, ctx->compiler, KVL_NO_MEMORY, "no memory for compiler");
     return KVL_OK;
+}
+
+// Opens the device, or notes for which architecture kernels are made without one; finds NVRTC.
+KVL__FN kvl_status kvl__context_device(kvl_context* ctx, const kvl_context_desc* desc,
+                                       const kvl__environment* env)
+{
+    kvl__nvrtc_places places;
+    const int own = desc->nvrtc && desc->nvrtc[0];
+    int length = 0;
+    if (ctx->target != KVL_TARGET_CUDA) return KVL_OK;
+    if (desc->arch && desc->arch[0]) {
+        const int read = sscanf(desc->arch, "sm_%d%n", &ctx->sm, &length);
+        KVL__REQUIRE(ctx, read == 1 && desc->arch[length] == '\0' && ctx->sm >= KVL__SM_OLDEST
+                     && ctx->sm < 1000, KVL_BAD_ARGUMENT,
+                     "arch = %s: must be sm_%d or later, as sm_90", desc->arch, KVL__SM_OLDEST);
+    } else {
+        KVL__TRY(kvl__gpu_create(ctx, desc->device, NULL));
+        ctx->sm = ctx->gpu->sm;
+    }
+    memset(&places, 0, sizeof places);
+    places.asked = own ? desc->nvrtc : env->nvrtc;
+    places.origin = own ? "nvrtc" : "KVLOOM_NVRTC";
+    places.library_path = env->library_path;
+    places.cuda_path = env->cuda_path;
+    places.cuda_home = env->cuda_home;
+    places.virtual_env = env->virtual_env;
+    places.conda_prefix = env->conda_prefix;
+    places.home = env->home;
+    return kvl__nvrtc_create(ctx, &places);
 }
 
 KVL__FN kvl_status kvl__context_check(kvl_context* ctx, const kvl_context_desc* desc)
@@ -165,7 +201,7 @@ KVL__FN kvl_status kvl__context_fill(kvl_context* ctx, const kvl_context_desc* d
     KVL__TRY(kvl__programs_create(ctx));
     KVL__TRY(kvl__context_folder(ctx, desc->cache_dir, &env));
     KVL__TRY(kvl__context_compiler(ctx, desc->compiler, &env));
-    if (ctx->target == KVL_TARGET_CUDA) KVL__TRY(kvl__gpu_create(ctx, desc->device, NULL));
+    KVL__TRY(kvl__context_device(ctx, desc, &env));
     return kvl__pool_create(ctx, desc->num_threads ? desc->num_threads : kvl__num_processors());
 }
 
@@ -173,11 +209,13 @@ KVL__FN void kvl__context_release(kvl_context* ctx)
 {
     if (ctx->pool) kvl__pool_destroy(ctx);
     kvl__programs_destroy(ctx);
+    kvl__nvrtc_destroy(ctx);
     kvl__gpu_destroy(ctx);
     kvl__free_text(ctx, ctx->folder);
     kvl__free_text(ctx, ctx->compiler);
+    kvl__free_text(ctx, ctx->compiler_asked);
     kvl__free(ctx, ctx->compile_log, ctx->compile_log_bytes);
-    ctx->folder = ctx->compiler = ctx->compile_log = NULL;
+    ctx->folder = ctx->compiler = ctx->compiler_asked = ctx->compile_log = NULL;
 }
 
 KVL__FN void kvl__context_free(kvl_context* ctx)

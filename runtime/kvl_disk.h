@@ -1,7 +1,8 @@
 // kvl_disk.h -- compiled kernels on disk: read, write-then-rename, bound; damage is a miss.
 //
 //     folder/xx/name.<32 hex digits>.so       payload and trailer; xx: the first two digits
-//     folder/xx/name.<32 hex digits>.c        the program's text, for people; never read back
+//     folder/xx/name.<32 hex digits>.cubin    the same of a device's kernel, or .ptx
+//     folder/xx/name.<32 hex digits>.c        the program's text, for people; never read back; .cu
 //     folder/xx/name.<32 hex digits>.id       payload and trailer: what a compiler says it is
 //     folder/xx/*.lock                        flock'ed by who compiles; means nothing by itself
 //     folder/xx/*.tmp                         flock'ed by who writes; rubbish if nobody holds it
@@ -299,6 +300,43 @@ KVL__FN void kvl__beside(const char* path, const char* suffix, char* beside)
     if (n < 0 || n >= KVL__PATH_BYTES) beside[0] = '\0';
 }
 
+// Suffixes of kernels, and of their texts beside them.
+static __attribute__((unused)) const char* const kvl__kernel_suffixes[][2] = {
+    { "so", "c" }, { "cubin", "cu" }, { "ptx", "cu" } };
+
+enum { KVL__NUM_SUFFIXES = (int)(sizeof kvl__kernel_suffixes / sizeof kvl__kernel_suffixes[0]) };
+
+// The row of a path's suffix; -1: not a kernel's.
+KVL__FN int kvl__kernel_suffix(const char* path)
+{
+    const char* dot = strrchr(path, '.');
+    for (int i = 0; dot && i < KVL__NUM_SUFFIXES; ++i)
+        if (strcmp(dot + 1, kvl__kernel_suffixes[i][0]) == 0) return i;
+    return -1;
+}
+
+// Where the text of a kernel is; "" if the path is not a kernel's, or too long.
+KVL__FN void kvl__text_beside(const char* path, char* beside)
+{
+    const int i = kvl__kernel_suffix(path);
+    beside[0] = '\0';
+    if (i >= 0) kvl__beside(path, kvl__kernel_suffixes[i][1], beside);
+}
+
+// Whether a text's kernel is there.
+KVL__FN int kvl__has_kernel_beside(const char* path)
+{
+    char beside[KVL__PATH_BYTES];
+    const char* dot = strrchr(path, '.');
+    struct stat st;
+    for (int i = 0; dot && i < KVL__NUM_SUFFIXES; ++i) {
+        if (strcmp(dot + 1, kvl__kernel_suffixes[i][1]) != 0) continue;
+        kvl__beside(path, kvl__kernel_suffixes[i][0], beside);
+        if (beside[0] && lstat(beside, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0) return 1;
+    }
+    return 0;
+}
+
 // Reads an entry; *bytes_held is the size to free it with.  NULL: a miss, for whatever reason.
 KVL__FN unsigned char* kvl__disk_read(kvl_context* ctx, const kvl__entry* entry, size_t* payload,
                                       size_t* bytes_held)
@@ -321,6 +359,19 @@ KVL__FN unsigned char* kvl__disk_read(kvl_context* ctx, const kvl__entry* entry,
     }
     *payload = (size_t)found;
     return bytes;
+}
+
+// Reads an entry that is a text, cut to `size`.  Returns whether it is there.
+KVL__FN int kvl__disk_read_text(kvl_context* ctx, const kvl__entry* entry, char* text, size_t size)
+{
+    size_t payload, held;
+    unsigned char* bytes = kvl__disk_read(ctx, entry, &payload, &held);
+    if (!bytes) return 0;
+    const size_t length = payload < size ? payload : size - 1;
+    memcpy(text, bytes, length);
+    text[length] = '\0';
+    kvl__free(ctx, bytes, held);
+    return 1;
 }
 
 // PUBLISHING
@@ -405,7 +456,7 @@ KVL__FN int kvl__disk_write(kvl_context* ctx, const kvl__entry* entry, const voi
         kvl__piece piece;
         piece.bytes = text;
         piece.num_bytes = text_bytes;
-        kvl__beside(entry->path, "c", beside);
+        kvl__text_beside(entry->path, beside);
         if (beside[0] && kvl__publish(beside, &piece, 1, 0) != 0) errno = 0;   // for people only
     }
     kvl__disk_bound(ctx);
@@ -479,8 +530,8 @@ KVL__FN void kvl__remove_entry(const char* path)
 {
     char beside[KVL__PATH_BYTES];
     unlink(path);
-    kvl__beside(path, "c", beside);
-    if (beside[0] && kvl__ends_with(path, ".so")) unlink(beside);
+    kvl__text_beside(path, beside);
+    if (beside[0]) unlink(beside);
 }
 
 // A file that its owner locks while it matters: removed if nobody holds it.
@@ -559,9 +610,9 @@ KVL__FN void kvl__sweep_entry(kvl__sweep* sweep, const char* path, const char* n
                               const struct stat* st)
 {
     char beside[KVL__PATH_BYTES];
-    const int is_kernel = kvl__ends_with(name, ".so");
+    const int is_kernel = kvl__kernel_suffix(name) >= 0;
     uint64_t bytes = (uint64_t)st->st_size;
-    kvl__beside(path, "c", beside);
+    kvl__text_beside(path, beside);
     if (is_kernel) bytes += kvl__file_bytes(beside);
     const int ok = !sweep->check || kvl__entry_holds(sweep->ctx, path, name);
     const int gone = sweep->remove_all || (sweep->remove_bad && !ok);
@@ -574,18 +625,16 @@ KVL__FN void kvl__sweep_entry(kvl__sweep* sweep, const char* path, const char* n
 KVL__FN void kvl__sweep_file(kvl__sweep* sweep, const char* path, const char* name)
 {
     struct stat st;
-    char beside[KVL__PATH_BYTES];
     if (lstat(path, &st) != 0 || S_ISDIR(st.st_mode)) return;
     const int cleaning = sweep->remove_all || sweep->remove_bad;
-    if (kvl__ends_with(name, ".so") || kvl__ends_with(name, ".id")) {
+    if (kvl__kernel_suffix(name) >= 0 || kvl__ends_with(name, ".id")) {
         kvl__sweep_entry(sweep, path, name, &st);
     } else if (kvl__ends_with(name, ".tmp")) {
         if (cleaning || sweep->keep_list) kvl__remove_unheld(path);
     } else if (kvl__ends_with(name, ".lock")) {
         if (cleaning) kvl__remove_unheld(path);
-    } else if (kvl__ends_with(name, ".c")) {
-        kvl__beside(path, "so", beside);
-        if (cleaning && kvl__file_bytes(beside) == 0) unlink(path);
+    } else if (kvl__ends_with(name, ".c") || kvl__ends_with(name, ".cu")) {
+        if (cleaning && !kvl__has_kernel_beside(path)) unlink(path);
     } else if (sweep->remove_bad) {
         unlink(path);                     // foreign: this folder is ours alone
         kvl__sweep_visit(sweep, name, (uint64_t)st.st_size, (int64_t)st.st_mtim.tv_sec, 0);

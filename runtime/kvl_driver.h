@@ -237,6 +237,7 @@ struct kvl__gpu {
     int             num_sms, shared_bytes_most;
     char            name[128];
     kvl__cu_context primary;           // NULL: not retained
+    int             takes_ptx;         // it refused a cubin that was made for it
     int             lost;              // an error came that no call on this context survives
 };
 

@@ -737,7 +737,7 @@ Test(disk, keys_change_exactly_when_they_must)
     const char* swapped[3] = { "-fPIC", "-O3", "-mfma" };
     const char* other[3] = { "-O3", "-fPIC", "-mavx2" };
     const char* glued[2] = { "-O3-fPIC", "-mfma" };
-    kvl__compile_job job = { "name", "text", 4, options, 3 };
+    kvl__compile_job job = { "name", "text", 4, options, 3, "avx2", "so" };
     kvl__hash keys[9];
     keys[0] = kvl__program_key(&job, "avx2", "cc 1");
     keys[1] = kvl__program_key(&job, "avx512", "cc 1");
