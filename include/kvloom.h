@@ -558,6 +558,11 @@ typedef struct kvl_file_info {
 // Says what a file holds; its rows are not read.
 KVL_API kvl_status kvl_file_read_info(kvl_context* ctx, const char* path, kvl_file_info* out);
 
+// Reads tokens and data of a file's sequences, with seq = 0, and not their rows: to choose among
+// files, or to refuse one, before any memory of a cache is used.  Freed by kvl_loaded_free.
+KVL_API kvl_status kvl_file_read_seqs(kvl_context* ctx, const char* path, kvl_loaded_seq** out,
+                                      int* num_seqs);
+
 // One side of the quantized rows of one KV head, by token and channel, the same on every target.
 typedef struct kvl_codes {
     int       num_groups;       // pairs of scale and offset: groups of all rows asked for

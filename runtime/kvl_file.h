@@ -1114,36 +1114,68 @@ KVL__PUBLIC void kvl_loaded_free(kvl_context* ctx, kvl_loaded_seq* seqs, int num
     if (ctx && seqs) kvl__loaded_release(ctx, seqs, num_seqs);
 }
 
-KVL__PUBLIC kvl_status kvl_file_read_info(kvl_context* ctx, const char* path, kvl_file_info* out)
+// What a file has before its rows: layers, then tokens and data of its sequences.
+KVL__FN kvl_status kvl__read_front(kvl__stream* s, kvl_file_info* info, kvl_loaded_seq** out)
+{
+    kvl__file_layer layer;
+    KVL__TRY(kvl__read_header(s, info));
+    for (int i = 0; i < info->num_layers; ++i) {
+        KVL__TRY(kvl__file_read_layer(s, (uint32_t)i, &layer));
+        if (layer.active && !info->spec[0])
+            snprintf(info->spec, sizeof info->spec, "%s", layer.spec);
+    }
+    const size_t bytes = (size_t)info->num_seqs * sizeof **out;
+    *out = (kvl_loaded_seq*)kvl__alloc_zeroed(s->ctx, bytes);
+    KVL__REQUIRE(s->ctx, *out, KVL_NO_MEMORY, "the allocator has no %zu bytes", bytes);
+    for (int i = 0; i < info->num_seqs; ++i) {
+        KVL__TRY(kvl__file_read_seq(s, (uint32_t)i, &(*out)[i]));
+        info->num_tokens += (*out)[i].num_tokens;
+        info->data_bytes += (*out)[i].data_bytes;
+    }
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__open_front(kvl_context* ctx, const char* path, kvl_file_info* info,
+                                   kvl_loaded_seq** out)
 {
     kvl__stream s;
-    kvl__file_layer layer;
     FILE* file;
-    KVL__TRY(kvl__check_context(ctx));
-    KVL__REQUIRE(ctx, path && out, KVL_BAD_ARGUMENT, "path, out: must be given");
+    *out = NULL;
     KVL__TRY(kvl__open_file(ctx, path, &file));
     memset(&s, 0, sizeof s);
     s.ctx = ctx;
     s.read = kvl__file_read;
     s.user = file;
-    kvl_status status = kvl__read_header(&s, out);
-    for (int i = 0; i < out->num_layers && status == KVL_OK; ++i) {
-        status = kvl__file_read_layer(&s, (uint32_t)i, &layer);
-        if (status == KVL_OK && layer.active && !out->spec[0])
-            snprintf(out->spec, sizeof out->spec, "%s", layer.spec);
-    }
-    for (int i = 0; i < out->num_seqs && status == KVL_OK; ++i) {
-        kvl_loaded_seq one;
-        memset(&one, 0, sizeof one);
-        status = kvl__file_read_seq(&s, (uint32_t)i, &one);
-        out->num_tokens += one.num_tokens;
-        out->data_bytes += one.data_bytes;
-        kvl__free(ctx, one.tokens, 4u * (size_t)one.num_tokens);
-        kvl__free(ctx, one.data, (size_t)one.data_bytes);
-    }
+    const kvl_status status = kvl__read_front(&s, info, out);
     fclose(file);
-    if (status != KVL_OK) memset(out, 0, sizeof *out);
+    if (status == KVL_OK) return KVL_OK;
+    if (*out) kvl__loaded_release(ctx, *out, info->num_seqs);
+    *out = NULL;
+    memset(info, 0, sizeof *info);
     return status;
+}
+
+KVL__PUBLIC kvl_status kvl_file_read_info(kvl_context* ctx, const char* path, kvl_file_info* out)
+{
+    kvl_loaded_seq* seqs;
+    KVL__TRY(kvl__check_context(ctx));
+    KVL__REQUIRE(ctx, path && out, KVL_BAD_ARGUMENT, "path, out: must be given");
+    KVL__TRY(kvl__open_front(ctx, path, out, &seqs));
+    kvl__loaded_release(ctx, seqs, out->num_seqs);
+    return KVL_OK;
+}
+
+KVL__PUBLIC kvl_status kvl_file_read_seqs(kvl_context* ctx, const char* path, kvl_loaded_seq** out,
+                                          int* num_seqs)
+{
+    kvl_file_info info;
+    KVL__TRY(kvl__check_context(ctx));
+    KVL__REQUIRE(ctx, path && out && num_seqs, KVL_BAD_ARGUMENT,
+                 "path, out, num_seqs: must be given");
+    *num_seqs = 0;
+    KVL__TRY(kvl__open_front(ctx, path, &info, out));
+    *num_seqs = info.num_seqs;
+    return KVL_OK;
 }
 
 #endif

@@ -427,7 +427,8 @@ Test(file, a_failed_save_keeps_the_old_file)
     snprintf(path, sizeof path, "%s/x", folder);
     test_cache c = open_cache(&target, "kivi", 0, NULL);
     const kvl_seq seq = test_seq(&c);
-    kvl_save_seq one = { .seq = seq, .tokens = token_ids, .num_tokens = 3 };
+    kvl_save_seq one = { .seq = seq, .tokens = token_ids, .num_tokens = 3,
+                         .data = "chat", .data_bytes = 5 };
     kvl_save_desc d = { .num_seqs = 1, .seqs = &one, .path = path };
     kvl_file_info info;
     test_ok(c.ctx, kvl_save(c.cache, &d), "an empty sequence");
@@ -461,6 +462,13 @@ Test(file, a_failed_save_keeps_the_old_file)
     const test_state x = test_snapshot(&c, seq), y = test_snapshot(&c, out->seq);
     test_same_state(&x, &y, "by path");
     kvl_loaded_free(c.ctx, out, num);
+    test_ok(c.ctx, kvl_file_read_seqs(c.ctx, path, &out, &num), "tokens and data alone");
+    cr_assert(num == 1 && out->seq == 0 && out->num_tokens == 3 && out->data_bytes == 5);
+    cr_assert(memcmp(out->tokens, token_ids, sizeof token_ids) == 0 &&
+              strcmp((const char*)out->data, "chat") == 0);
+    kvl_loaded_free(c.ctx, out, num);
+    cr_assert_eq(kvl_file_read_seqs(c.ctx, "/nowhere/x", &out, &num), KVL_FILE);
+    cr_assert(out == NULL && num == 0);
     cr_assert_eq(unlink(path), 0);
     cr_assert_eq(rmdir(folder), 0, "a temporary file is left");
     d.path = "/nowhere/x";

@@ -167,6 +167,15 @@ fi
 
 if [ -x "$bin/decode" ] && [ -n "$model" ]; then
     head -c 5000000 "$model" >"$work/truncated.gguf"
+    refuses "decode: --prompt-cache without a prompt" "prompt-cache" \
+        decode -m "$model" -i --prompt-cache "$work/none"
+    refuses "decode: --prompt-cache beside --load" "only one" \
+        decode -m "$model" -p x --prompt-cache "$work/none" --load "$work/none"
+    refuses "decode: --recode alone" "recode" decode -m "$model" -p x --recode
+    refuses "decode: --load of no file" "no/such: cannot be read" \
+        decode -m "$model" -n 1 --load no/such
+    refuses "decode: --load of another kind of file" "saved sequences" \
+        decode -m "$model" -n 1 --load "$work/text.gguf"
     refuses "decode: truncated model" "truncated.gguf" decode -m "$work/truncated.gguf" -p hello
     refuses "decode: bad spec" "nosuch" decode -m "$model" -p hello -n 1 --cache nosuch
     refuses "decode: spec that does not fit" "g48" decode -m "$model" -p hello -n 1 --cache kivi:g48
@@ -186,6 +195,64 @@ if [ -x "$bin/decode" ] && [ -n "$model" ]; then
         ok "decode: stdout has the text alone"
     else
         not_ok "decode: stdout has the text alone" "verbose or --json changes it"
+    fi
+    # A session cut in two writes what it writes in one; so does one that begins in a prompt cache.
+    run="-m $model -c 256 --temp 0 --repeat-penalty 1.1 --cache kivi:k4,v4,g32,recent=32"
+    text="The history of the city of Paris begins, as far as anyone can tell, with"
+    "$bin/decode" $run -n 100 -p "$text" >"$work/plain" 2>"$work/err"
+    "$bin/decode" $run -n 60 -p "$text" --save "$work/session" >"$work/out" 2>"$work/err"
+    status=0
+    "$bin/decode" $run -n 40 --load "$work/session" >>"$work/out" 2>>"$work/err" || status=$?
+    if [ "$status" -eq 0 ] && [ -s "$work/plain" ] && cmp -s "$work/plain" "$work/out"; then
+        ok "decode: --load goes on where --save ended"
+    else
+        not_ok "decode: --load goes on where --save ended" "the text differs"
+    fi
+    "$bin/decode" $run -n 40 -p "$text" >"$work/plain" 2>"$work/err"
+    "$bin/decode" $run -n 1 -p "$text" --prompt-cache "$work/cache" >"$work/out" 2>"$work/err"
+    "$bin/decode" $run -n 40 -p "$text" --prompt-cache "$work/cache" --json "$work/decode.json" \
+        >"$work/out" 2>"$work/err"
+    if cmp -s "$work/plain" "$work/out" && json_holds "$work/decode.json" \
+        '"prompt_tokens":%s*0,' '"loaded_tokens":%s*1[0-9],'; then
+        ok "decode: a prompt of the prompt cache is not run again"
+    else
+        not_ok "decode: a prompt of the prompt cache is not run again" "$(cat "$work/out")"
+    fi
+    cp "$work/cache" "$work/before"
+    "$bin/decode" $run -n 1 -p "The history of the city of Nice" --prompt-cache "$work/cache" \
+        --json "$work/decode.json" >"$work/out" 2>"$work/err"
+    if json_holds "$work/decode.json" '"prompt_tokens":%s*[12],' '"loaded_tokens":%s*[5-9],' &&
+        ! cmp -s "$work/cache" "$work/before"; then
+        ok "decode: of another prompt only what differs is run, and kept"
+    else
+        not_ok "decode: of another prompt only what differs is run, and kept" "$(cat "$work/err")"
+    fi
+    refuses "decode: --load of another cache" "q8_0.*recode" \
+        decode -m "$model" -n 1 --load "$work/session" --cache q8_0
+    accepts "decode: --recode takes it" "" \
+        decode -m "$model" -n 1 --load "$work/session" --cache q8_0 --recode
+    refuses "decode: --chat of a session without" "without --chat" \
+        decode $run -n 1 --load "$work/session" --chat -p x
+    refuses "decode: a context smaller than the session" "context" \
+        decode $run -c 32 -n 1 --load "$work/session"
+    head -c 100000 "$work/session" >"$work/cut"
+    refuses "decode: half a session" "cut: " decode $run -n 1 --load "$work/cut"
+    if [ -n "${KVLOOM_TEST_MODEL_GEMMA3:-}" ]; then
+        refuses "decode: a session of another model" "saved with the model llama/" \
+            decode -m "$KVLOOM_TEST_MODEL_GEMMA3" -n 1 --load "$work/session"
+    else
+        skip "decode: a session of another model" "KVLOOM_TEST_MODEL_GEMMA3 is not set"
+    fi
+    printf 'My name is Ada.\nWhat is my name?\n' >"$work/turns"
+    "$bin/decode" $run -n 12 --chat -i <"$work/turns" >"$work/plain" 2>"$work/err"
+    head -n 1 "$work/turns" | "$bin/decode" $run -n 12 --chat -i --save "$work/session" \
+        >"$work/out" 2>"$work/err"
+    tail -n 1 "$work/turns" | "$bin/decode" $run -n 12 -i --load "$work/session" \
+        >>"$work/out" 2>>"$work/err"
+    if [ -s "$work/plain" ] && cmp -s "$work/plain" "$work/out"; then
+        ok "decode: a chat goes on as a chat"
+    else
+        not_ok "decode: a chat goes on as a chat" "the text differs"
     fi
     if json_holds "$work/decode.json"; then ok "decode: JSON is whole"
     else not_ok "decode: JSON is whole" "$(head -c 300 "$work/decode.json" | tr '\n' ' ')"; fi

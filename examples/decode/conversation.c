@@ -11,8 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Keeps a copy of text.
-static bool add_message(conversation* c, const char* role, const char* text, size_t bytes)
+bool conversation_add(conversation* c, const char* role, const char* text, size_t bytes)
 {
     chat_message* more = realloc(c->messages, (c->num_messages + 1) * sizeof *more);
     char* copy = malloc(bytes + 1);
@@ -32,7 +31,7 @@ int conversation_ask(conversation* c, const char* question, char** text, bool* r
 {
     char* whole = NULL;
     *text = NULL;
-    if (!add_message(c, "user", question, strlen(question))) {
+    if (!conversation_add(c, "user", question, strlen(question))) {
         snprintf(message, message_bytes, "out of memory");
         return 1;
     }
@@ -55,9 +54,27 @@ int conversation_ask(conversation* c, const char* question, char** text, bool* r
     return 0;
 }
 
+// Text more of the last message.
+static bool lengthen_message(conversation* c, const text_bytes* more)
+{
+    chat_message* last = &c->messages[c->num_messages - 1];
+    const size_t bytes = strlen(last->text);
+    char* text = malloc(bytes + more->count + 1);
+    if (text == NULL) { return false; }
+    memcpy(text, last->text, bytes);
+    if (more->count > 0) { memcpy(text + bytes, more->data, more->count); }
+    text[bytes + more->count] = 0;
+    free((char*)(uintptr_t)last->text);
+    last->text = text;
+    return true;
+}
+
 bool conversation_answer(conversation* c, const text_bytes* answer)
 {
-    return add_message(c, "assistant", answer->data, answer->count) &&
+    const bool goes_on =
+        c->num_messages > 0 && strcmp(c->messages[c->num_messages - 1].role, "assistant") == 0;
+    return (goes_on ? lengthen_message(c, answer)
+                    : conversation_add(c, "assistant", answer->data, answer->count)) &&
            text_bytes_add(&c->run, answer->data, answer->count);
 }
 

@@ -22,7 +22,12 @@ typedef struct conversation {
 int conversation_ask(conversation* c, const char* question, char** text, bool* restart,
                      char* message, size_t message_bytes);
 
-// Adds the model's answer, as far as it went. Returns false when memory is out.
+// Adds a message of an earlier conversation; role is borrowed, text is copied. Returns false when
+// memory is out.
+bool conversation_add(conversation* c, const char* role, const char* text, size_t bytes);
+
+// Adds the model's answer, as far as it went; after an answer, what it goes on with. Returns false
+// when memory is out.
 bool conversation_answer(conversation* c, const text_bytes* answer);
 
 void conversation_free(conversation* c);

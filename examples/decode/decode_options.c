@@ -23,6 +23,10 @@ enum {
     OPTION_TARGET,
     OPTION_JSON,
     OPTION_FOLLOW,
+    OPTION_LOAD,
+    OPTION_SAVE,
+    OPTION_PROMPT_CACHE,
+    OPTION_RECODE,
     OPTION_LIST_CACHES,
     OPTION_VERBOSE,
     OPTION_VERSION
@@ -47,6 +51,10 @@ static const struct option long_options[] = {
     { "target", required_argument, NULL, OPTION_TARGET },
     { "json", required_argument, NULL, OPTION_JSON },
     { "follow", required_argument, NULL, OPTION_FOLLOW },
+    { "load", required_argument, NULL, OPTION_LOAD },
+    { "save", required_argument, NULL, OPTION_SAVE },
+    { "prompt-cache", required_argument, NULL, OPTION_PROMPT_CACHE },
+    { "recode", no_argument, NULL, OPTION_RECODE },
     { "list-caches", no_argument, NULL, OPTION_LIST_CACHES },
     { "verbose", no_argument, NULL, OPTION_VERBOSE },
     { "help", no_argument, NULL, 'h' },
@@ -83,6 +91,13 @@ static const char* const help[] = {
     "      --json FILE          writes the text and the statistics\n"
     "      --follow FILE        instead of choosing tokens, takes those of a run with FILE\n"
     "                           (--json); says how often its best token is the same\n"
+    "      --save FILE          writes the session when it ends: tokens, cache, turns of --chat\n"
+    "      --load FILE          goes on with a saved session: with -p, -f or -i, or where its\n"
+    "                           text ended. A chat stays a chat\n"
+    "      --prompt-cache FILE  begins with the rows of the tokens that prompt and FILE have in\n"
+    "                           common; writes FILE after a prompt that has more than it\n"
+    "      --recode             takes files of another --cache too, by way of full rows\n"
+    "                           A file of another model is refused in any case\n"
     "      --verbose            describes the cache, and prints log messages\n"
     "  -h, --help\n"
     "      --version\n\n"
@@ -142,6 +157,10 @@ static int read_option(int option, char* text, decode_options* out)
     case OPTION_TARGET: return option_target(program, text, &out->target, &out->target_name);
     case OPTION_JSON: out->json_path = text; break;
     case OPTION_FOLLOW: out->follow_path = text; break;
+    case OPTION_LOAD: out->load_path = text; break;
+    case OPTION_SAVE: out->save_path = text; break;
+    case OPTION_PROMPT_CACHE: out->prompt_cache = text; break;
+    case OPTION_RECODE: out->recode = true; break;
     case OPTION_VERBOSE: out->verbose = true; break;
     case OPTION_VERSION: puts("decode, kvloom " KVLOOM_VERSION); return 0;
     case OPTION_LIST_CACHES: fputs(kvl_spec_help(), stdout); return 0;
@@ -160,8 +179,18 @@ static int check(const decode_options* o, int argc, char** argv, int rest)
     if (o->prompt != NULL && o->prompt_file != NULL) {
         return usage("-p and -f", NULL, "only one of them");
     }
-    if (o->prompt == NULL && o->prompt_file == NULL && !o->interactive) {
+    const bool prompted = o->prompt != NULL || o->prompt_file != NULL;
+    if (!prompted && !o->interactive && o->load_path == NULL) {
         return usage("-p, -f or -i", NULL, "one of them must be there; see --help");
+    }
+    if (o->prompt_cache != NULL && !prompted) {
+        return usage("--prompt-cache", NULL, "is for a prompt: -p or -f must be there");
+    }
+    if (o->prompt_cache != NULL && o->load_path != NULL) {
+        return usage("--prompt-cache and --load", NULL, "only one of them");
+    }
+    if (o->recode && o->prompt_cache == NULL && o->load_path == NULL) {
+        return usage("--recode", NULL, "is for --load and --prompt-cache");
     }
     if (o->follow_path != NULL && o->interactive) {
         return usage("--follow and -i", NULL, "only one of them");

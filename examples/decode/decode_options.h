@@ -24,6 +24,10 @@ typedef struct decode_options {
     const char* target_name;
     const char* json_path;    // NULL: none
     const char* follow_path;  // NULL: none
+    const char* load_path;    // NULL: none; so the next two
+    const char* save_path;
+    const char* prompt_cache;
+    bool recode;
 } decode_options;
 
 enum { DECODE_RUN = -1 };  // what decode_options_read answers when there is something to run

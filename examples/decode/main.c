@@ -20,6 +20,7 @@
 #include "follow.h"
 #include "model.h"
 #include "sampler.h"
+#include "saved_session.h"
 #include "text_stream.h"
 
 enum { PREFILL_ROWS = 512, PROGRESS_TOKENS = 1024 };
@@ -27,10 +28,14 @@ enum { PREFILL_ROWS = 512, PROGRESS_TOKENS = 1024 };
 // What happened so far.
 typedef struct statistics {
     int64_t prompt_tokens, generated_tokens, num_steps;
+    int64_t loaded_tokens;     // of a file, and not run
     double prefill_seconds, step_seconds;
-    int32_t* ids;          // [generated_tokens]
-    int64_t max_ids;
 } statistics;
+
+typedef struct id_list {
+    int32_t* ids;          // [count]
+    int64_t count, capacity;
+} id_list;
 
 typedef struct decoder {
     decode_options options;
@@ -40,7 +45,12 @@ typedef struct decoder {
     sampler* picker;
     float* logits;         // [vocab_size]
     conversation talk;
+    bool chat;             // --chat, or what was loaded is one
+    bool has_logits;       // logits are those of the session's last row
+    bool cut_short;        // Ctrl-C has ended a prompt: the conversation says more than was run
     text_stream text;
+    id_list run;           // a row of the session each
+    id_list generated;
     statistics stats;
     follow lead;           // --follow
     FILE* json;            // NULL: none
@@ -135,6 +145,7 @@ static int set_up(decoder* d)
     if (model_open(o->model, NULL, &d->m, d->message, sizeof d->message) != 0) {
         return fail(d->message);
     }
+    d->chat = o->chat;
     if (o->chat && chat_detect(model_file(d->m), &d->talk.chat, d->message, sizeof d->message)) {
         return fail(d->message);
     }
@@ -163,7 +174,8 @@ static void take_down(decoder* d)
 {
     if (d->json != NULL) { fclose(d->json); }
     text_bytes_free(&d->text.text);
-    free(d->stats.ids);
+    free(d->run.ids);
+    free(d->generated.ids);
     follow_free(&d->lead);
     free(d->logits);
     sampler_destroy(d->picker);
@@ -201,45 +213,151 @@ static int explain(decoder* d, int status)
     return fail(model_session_message(d->session));
 }
 
+static bool keep_ids(id_list* list, const int32_t* ids, int64_t count)
+{
+    if (list->count + count > list->capacity) {
+        const int64_t more = 2 * (list->count + count) + 256;
+        int32_t* larger = realloc(list->ids, (size_t)more * sizeof *larger);
+        if (larger == NULL) { return false; }
+        list->ids = larger;
+        list->capacity = more;
+    }
+    if (count > 0) { memcpy(list->ids + list->count, ids, (size_t)count * sizeof *ids); }
+    list->count += count;
+    return true;
+}
+
+// SAVED SESSIONS
+
+// Reads what a file has beside its rows; ids become d->run, and d->logits is filled if it has any.
+static int read_saved(decoder* d, const char* path, conversation* talk, bool* is_chat)
+{
+    saved_session_reading saved = { .logits = d->logits, .talk = talk };
+    const int failed = saved_session_read(path, d->session, &saved, d->message, sizeof d->message);
+    if (failed) {
+        free(saved.ids);
+        return fail(d->message);
+    }
+    d->run = (id_list){ saved.ids, saved.num_ids, saved.num_ids };
+    d->has_logits = saved.has_logits;
+    *is_chat = saved.is_chat;
+    return 0;
+}
+
+static int take_rows(decoder* d, const char* path)
+{
+    const int failed = saved_session_take_rows(path, d->session, d->options.recode, d->message,
+                                               sizeof d->message);
+    if (failed) { return fail(d->message); }
+    d->stats.loaded_tokens = d->run.count;
+    for (int64_t i = 0; i < d->run.count; i++) { sampler_accept(d->picker, d->run.ids[i]); }
+    return 0;
+}
+
+static int load_session(decoder* d)
+{
+    const decode_options* o = &d->options;
+    bool is_chat = false;
+    if (read_saved(d, o->load_path, &d->talk, &is_chat) != 0) { return 1; }
+    if (o->chat && !is_chat) {
+        snprintf(d->message, sizeof d->message, "%s: saved without --chat", o->load_path);
+        return fail(d->message);
+    }
+    if (is_chat && !o->chat &&
+        chat_detect(model_file(d->m), &d->talk.chat, d->message, sizeof d->message)) {
+        return fail(d->message);
+    }
+    d->chat = is_chat;
+    return take_rows(d, o->load_path);
+}
+
+static int save_session(decoder* d, const char* path, const conversation* talk)
+{
+    const saved_session saved = { .ids = d->run.ids, .num_ids = d->run.count,
+                                  .logits = d->has_logits ? d->logits : NULL, .talk = talk };
+    if (talk != NULL && d->cut_short) {
+        snprintf(d->message, sizeof d->message, "%s: not written: the prompt was cut short", path);
+        return fail(d->message);
+    }
+    return saved_session_write(path, d->session, &saved, d->message, sizeof d->message)
+        ? fail(d->message) : 0;
+}
+
+// Begins with the rows that the prompt cache has of the prompt's first tokens: *taken. Without a
+// file, none. The last token is always run, for its logits, unless the file is the prompt.
+static int take_prefix(decoder* d, const int32_t* ids, int64_t count, int64_t* taken)
+{
+    const char* path = d->options.prompt_cache;
+    conversation none = { .messages = NULL };
+    bool is_chat = false, exact = true;
+    *taken = 0;
+    if (access(path, F_OK) != 0) { return 0; }
+    const int failed = read_saved(d, path, &none, &is_chat);
+    conversation_free(&none);
+    if (failed) { return 1; }
+    const int64_t saved = d->run.count;
+    while (*taken < count && *taken < saved && d->run.ids[*taken] == ids[*taken]) { ++*taken; }
+    if (*taken == count && !(saved == count && d->has_logits)) { --*taken; }
+    d->run.count = *taken;
+    d->has_logits = d->has_logits && *taken == saved;
+    if (*taken > 0) {
+        d->run.count = saved;
+        if (take_rows(d, path) != 0) { return 1; }
+        d->run.count = d->stats.loaded_tokens = *taken;
+        if (*taken < saved &&
+            model_session_truncate(d->session, *taken, &exact) != MODEL_OK) {
+            return fail(model_session_message(d->session));
+        }
+    }
+    fprintf(stderr, "decode: %s: %lld of its %lld tokens begin the prompt of %lld%s\n", path,
+            (long long)*taken, (long long)saved, (long long)count,
+            exact ? "" : "; rows stay quantized that without it would be in 16 bits for longer");
+    return 0;
+}
+
+// *stopped: Ctrl-C has cut it short.
+static int run_ids(decoder* d, const int32_t* ids, int64_t count, bool* stopped)
+{
+    for (int64_t i = 0; i < count; i++) { sampler_accept(d->picker, ids[i]); }
+    const model_run run = { .ids = ids, .count = count, .logits = d->logits,
+                            .progress = show_progress };
+    const double start = seconds();
+    const int64_t before = model_session_length(d->session);
+    const int status = count > 0 ? model_run_tokens(d->session, &run) : MODEL_OK;
+    const int64_t done = model_session_length(d->session) - before;
+    d->stats.prefill_seconds += seconds() - start;
+    d->stats.prompt_tokens += done;
+    if (!keep_ids(&d->run, ids, done)) { return fail("out of memory"); }
+    if (count > 0) { d->has_logits = status == MODEL_OK; }
+    d->cut_short = status == MODEL_STOPPED;
+    *stopped = status == MODEL_STOPPED || interrupted;
+    return status == MODEL_OK ? 0 : explain(d, status);
+}
+
 // Encodes text and runs it. The sequence is empty at its first turn: special tokens are added then.
 // *stopped: Ctrl-C has cut it short.
 static int run_prompt(decoder* d, const char* text, size_t bytes, bool* stopped)
 {
     const tokenizer* tok = model_tokenizer(d->m);
     const bool first = model_session_length(d->session) == 0;
+    const char* cached = first ? d->options.prompt_cache : NULL;
     const int flags = TOKENIZER_PARSE_SPECIAL | (first ? TOKENIZER_ADD_SPECIAL : 0);
     int32_t* ids = NULL;
     size_t count = 0;
+    int64_t taken = 0;
     const int encoded = tokenizer_encode(tok, text, bytes, flags, &ids, &count);
     if (encoded != TOKENIZER_OK) { return fail(tokenizer_status_text(encoded)); }
     if (count == 0 && first) {
         free(ids);
         return fail("the prompt is empty, and the model has no token to begin with");
     }
-    for (size_t i = 0; i < count; i++) { sampler_accept(d->picker, ids[i]); }
-    const model_run run = { .ids = ids, .count = (int64_t)count, .logits = d->logits,
-                            .progress = show_progress };
-    const double start = seconds();
-    const int64_t before = model_session_length(d->session);
-    const int status = count > 0 ? model_run_tokens(d->session, &run) : MODEL_OK;
-    d->stats.prefill_seconds += seconds() - start;
-    d->stats.prompt_tokens += model_session_length(d->session) - before;
+    int status = cached != NULL ? take_prefix(d, ids, (int64_t)count, &taken) : 0;
+    if (status == 0) { status = run_ids(d, ids + taken, (int64_t)count - taken, stopped); }
     free(ids);
-    *stopped = status == MODEL_STOPPED || interrupted;
-    return status == MODEL_OK ? 0 : explain(d, status);
-}
-
-static bool keep_id(statistics* stats, int32_t id)
-{
-    if (stats->generated_tokens == stats->max_ids) {
-        const int64_t more = 2 * stats->max_ids + 256;
-        int32_t* larger = realloc(stats->ids, (size_t)more * sizeof *larger);
-        if (larger == NULL) { return false; }
-        stats->ids = larger;
-        stats->max_ids = more;
+    if (status == 0 && cached != NULL && !*stopped && taken < (int64_t)count) {
+        return save_session(d, cached, NULL);
     }
-    stats->ids[stats->generated_tokens++] = id;
-    return true;
+    return status;
 }
 
 // Puts out the text of a token; answer gets its bytes as they are.
@@ -250,9 +368,10 @@ static int put_token(decoder* d, int32_t id, text_bytes* answer)
     const size_t whole = bytes < 0 ? 0 : (size_t)bytes;
     const size_t kept = whole < sizeof piece ? whole : sizeof piece;
     errno = 0;
-    if (!keep_id(&d->stats, id) || !text_bytes_add(answer, piece, kept)) {
+    if (!keep_ids(&d->generated, &id, 1) || !text_bytes_add(answer, piece, kept)) {
         return fail("out of memory");
     }
+    d->stats.generated_tokens++;
     if (!text_stream_add(&d->text, piece, kept)) {
         snprintf(d->message, sizeof d->message, "stdout: %s", strerror(errno));
         return fail(d->message);
@@ -281,11 +400,16 @@ static int generate(decoder* d, text_bytes* answer)
         const double start = seconds();
         int none;
         const int32_t id = next_token(d, &none);
-        if (id < 0) { return none; }
+        if (id < 0) {
+            // The penalty has changed the logits in place.
+            d->has_logits = d->options.sampling.repeat_penalty == 1.0f;
+            return none;
+        }
         sampler_accept(d->picker, id);
         if (put_token(d, id, answer) != 0) { return 1; }
-        // The last token is run as well where another turn may follow it.
-        if (n + 1 == most && !d->options.interactive) { return 0; }
+        // The last token is run as well where something may follow it.
+        d->has_logits = false;
+        if (n + 1 == most && !d->options.interactive && d->options.save_path == NULL) { return 0; }
         const int status = model_step(d->session, id, d->logits);
         if (status == MODEL_FULL) {
             fprintf(stderr, "\ndecode: the context of %lld tokens is full\n",
@@ -293,6 +417,8 @@ static int generate(decoder* d, text_bytes* answer)
             return 0;
         }
         if (status != MODEL_OK) { return explain(d, status); }
+        if (!keep_ids(&d->run, &id, 1)) { return fail("out of memory"); }
+        d->has_logits = true;
         d->stats.step_seconds += seconds() - start;
         d->stats.num_steps++;
     }
@@ -305,35 +431,68 @@ static bool end_answer(const decoder* d)
     return !d->options.interactive || (fputc('\n', stdout) != EOF && fflush(stdout) == 0);
 }
 
-// One turn: text is a message with --chat, else as it is.
-static int run_turn(decoder* d, const char* text, size_t bytes)
+// The answer to what has been run.
+static int answer(decoder* d)
 {
-    char* rendered = NULL;
-    bool restart = false, stopped = false;
-    if (d->options.chat) {
-        if (conversation_ask(&d->talk, text, &rendered, &restart, d->message, sizeof d->message)) {
-            return fail(d->message);
-        }
-        if (restart && model_session_reset(d->session) != MODEL_OK) {
-            free(rendered);
-            return fail(model_session_message(d->session));
-        }
-        text = rendered;
-        bytes = strlen(rendered);
-    }
-    int status = run_prompt(d, text, bytes, &stopped);
-    free(rendered);
-    text_bytes answer = { NULL, 0, 0 };
-    if (status == 0 && !stopped) { status = generate(d, &answer); }
+    text_bytes text = { NULL, 0, 0 };
+    int status = generate(d, &text);
     if (status == 0 && !(text_stream_end(&d->text) && end_answer(d))) {
         snprintf(d->message, sizeof d->message, "stdout: %s", strerror(errno));
         status = fail(d->message);
     }
-    if (status == 0 && d->options.chat && !conversation_answer(&d->talk, &answer)) {
+    if (status == 0 && d->chat && !conversation_answer(&d->talk, &text)) {
         status = fail("out of memory");
     }
-    text_bytes_free(&answer);
+    text_bytes_free(&text);
     return status;
+}
+
+static int start_over(decoder* d)
+{
+    if (model_session_reset(d->session) != MODEL_OK) {
+        return fail(model_session_message(d->session));
+    }
+    d->run.count = 0;
+    d->has_logits = false;
+    return 0;
+}
+
+// A message, rendered with what of the conversation is not yet in the session.
+static int run_message(decoder* d, const char* text, bool* stopped)
+{
+    char* rendered = NULL;
+    bool restart = false;
+    if (d->cut_short) {
+        text_bytes_free(&d->talk.run);
+        if (start_over(d) != 0) { return 1; }
+    }
+    if (conversation_ask(&d->talk, text, &rendered, &restart, d->message, sizeof d->message)) {
+        return fail(d->message);
+    }
+    int status = restart ? start_over(d) : 0;
+    if (status == 0) { status = run_prompt(d, rendered, strlen(rendered), stopped); }
+    free(rendered);
+    return status;
+}
+
+// One turn: text is a message in a chat, else as it is.
+static int run_turn(decoder* d, const char* text, size_t bytes)
+{
+    bool stopped = false;
+    const int status = d->chat ? run_message(d, text, &stopped)
+                               : run_prompt(d, text, bytes, &stopped);
+    return status != 0 || stopped ? status : answer(d);
+}
+
+// The text of what was loaded goes on without a prompt.
+static int go_on(decoder* d)
+{
+    if (!d->has_logits) {
+        snprintf(d->message, sizeof d->message, "%s: does not say how its text goes on: -p, -f or "
+                 "-i must be there", d->options.load_path);
+        return fail(d->message);
+    }
+    return answer(d);
 }
 
 // Reads a line into *line, without its end. False at the end of the input, or at Ctrl-C.
@@ -359,7 +518,7 @@ static int talk(decoder* d)
         if (!read_line(&line, &capacity, &bytes)) { break; }
         if (bytes == 0) { continue; }
         // Without a template the line's end stands between the line and the answer.
-        if (!d->options.chat) { line[bytes++] = '\n'; }
+        if (!d->chat) { line[bytes++] = '\n'; }
         status = run_turn(d, line, bytes);
     }
     fputs("\n", stderr);
@@ -397,14 +556,18 @@ static int read_prompt(decoder* d, text_bytes* prompt)
 static int run(decoder* d)
 {
     const decode_options* o = &d->options;
-    int status = 0;
-    if (o->prompt != NULL || o->prompt_file != NULL) {
+    int status = o->load_path != NULL ? load_session(d) : 0;
+    if (status == 0 && (o->prompt != NULL || o->prompt_file != NULL)) {
         text_bytes prompt = { NULL, 0, 0 };
         status = read_prompt(d, &prompt);
         if (status == 0) { status = run_turn(d, prompt.data, prompt.count); }
         text_bytes_free(&prompt);
+    } else if (status == 0 && !o->interactive) {
+        status = go_on(d);
     }
-    return status == 0 && o->interactive ? talk(d) : status;
+    if (status == 0 && o->interactive) { status = talk(d); }
+    return status == 0 && o->save_path != NULL
+        ? save_session(d, o->save_path, d->chat ? &d->talk : NULL) : status;
 }
 
 // STATISTICS
@@ -476,7 +639,11 @@ static void print_statistics(const decoder* d, const cache_summary* c)
     const int64_t tokens = model_session_length(d->session);
     const int64_t quantized = c->stats.num_rows > 0
         ? c->stats.num_quantized * tokens / c->stats.num_rows : 0;
-    fprintf(stderr, "\nprompt     %lld tokens, %.1f tokens/s\n", (long long)s->prompt_tokens,
+    fputs("\n", stderr);
+    if (s->loaded_tokens > 0) {
+        fprintf(stderr, "loaded     %lld tokens\n", (long long)s->loaded_tokens);
+    }
+    fprintf(stderr, "prompt     %lld tokens, %.1f tokens/s\n", (long long)s->prompt_tokens,
             rate(s->prompt_tokens, s->prefill_seconds));
     fprintf(stderr, "generated  %lld tokens, %.1f tokens/s, %d threads, seed %llu\n",
             (long long)s->generated_tokens, rate(s->num_steps, s->step_seconds),
@@ -518,6 +685,7 @@ static bool fill_json(const decoder* d, const cache_summary* c, cJSON* root)
         const char* name;
         double value;
     } numbers[] = {
+        { "loaded_tokens", (double)s->loaded_tokens },
         { "prompt_tokens", (double)s->prompt_tokens },
         { "generated_tokens", (double)s->generated_tokens },
         { "prefill_tokens_per_second", rate(s->prompt_tokens, s->prefill_seconds) },
@@ -542,8 +710,8 @@ static bool fill_json(const decoder* d, const cache_summary* c, cJSON* root)
     const char* text = d->text.text.data;
     ok = ok && cJSON_AddStringToObject(root, "text", text != NULL ? text : "");
     const int none = 0;  // cJSON takes no NULL, not even for no numbers
-    cJSON* ids = ok ? cJSON_CreateIntArray(s->ids != NULL ? s->ids : &none,
-                                           (int)s->generated_tokens)
+    cJSON* ids = ok ? cJSON_CreateIntArray(d->generated.ids != NULL ? d->generated.ids : &none,
+                                           (int)d->generated.count)
                     : NULL;
     if (ids == NULL || !cJSON_AddItemToObject(root, "token_ids", ids)) { return false; }
     return !d->options.verbose || add_layers(d, root);

@@ -87,6 +87,12 @@ const tokenizer* model_tokenizer(const model* m);
 const gguf* model_file(const model* m);
 const char* model_architectures(void);  // the families, as text for people
 
+enum { MODEL_IDENTITY_BYTES = 160 };
+
+// Names a model by "ARCHITECTURE/NAME/HASH": of its tensors' names, types, shapes and first bytes,
+// and of how its positions turn.  What was saved with one identity is of no use with another.
+void model_identity(const model* m, char out[MODEL_IDENTITY_BYTES]);
+
 // Fills layers [num_layers] as a kvl_cache of this model has them, with the spec of each.
 // - specs [num_layers]: borrowed; it and its entries can be NULL for the cache's default.
 void model_describe_layers(const model* m, const char* const* specs, kvl_layer_desc* layers);
@@ -167,11 +173,20 @@ int model_session_repeat(model_session* s, int64_t num_rows);
 // Empties the session.
 int model_session_reset(model_session* s);
 
+// Takes a sequence of the session's cache, with num_rows rows in every layer, in the place of its
+// own, which is freed.
+int model_session_take(model_session* s, kvl_seq seq, int64_t num_rows);
+
+// Goes back to num_rows rows; *exact (can be NULL): whether the rest of the session is as if the
+// removed rows had never been, see kvl_truncate_check.
+int model_session_truncate(model_session* s, int64_t num_rows, bool* exact);
+
 const char* model_session_message(const model_session* s);  // of the last failure; "" if none
 int64_t model_session_length(const model_session* s);       // rows that have been run
 int64_t model_session_context(const model_session* s);      // the most
 const model* model_session_model(const model_session* s);
 kvl_cache* model_session_cache(const model_session* s);     // for kvl_cache_stats and its like
 kvl_seq model_session_seq(const model_session* s);
+kvl_context* model_session_kvl(const model_session* s);
 
 #endif

@@ -212,6 +212,45 @@ int model_session_reset(model_session* s)
     return MODEL_OK;
 }
 
+int model_session_take(model_session* s, kvl_seq seq, int64_t num_rows)
+{
+    if (num_rows > s->context_len) {
+        return model_session_fail(s, MODEL_FULL, "%lld rows: the context has %lld",
+                                  (long long)num_rows, (long long)s->context_len);
+    }
+    for (int layer = 0; layer < s->m->geometry.num_layers; layer++) {
+        kvl_seq_rows rows;
+        if (kvl_seq_get_rows(s->cache, layer, seq, &rows) != KVL_OK) {
+            return model_session_fail(s, MODEL_FAILED, "%s", kvl_context_message(s->ctx));
+        }
+        if (rows.rows != num_rows) {
+            return model_session_fail(s, MODEL_FAILED, "layer %d has %lld rows: must be %lld",
+                                      layer, (long long)rows.rows, (long long)num_rows);
+        }
+    }
+    if (s->seq != 0 && kvl_seq_free(s->cache, s->seq) != KVL_OK) {
+        return model_session_fail(s, MODEL_FAILED, "%s", kvl_context_message(s->ctx));
+    }
+    s->seq = seq;
+    s->length = num_rows;
+    s->broken = false;
+    return MODEL_OK;
+}
+
+int model_session_truncate(model_session* s, int64_t num_rows, bool* exact)
+{
+    int is_exact = 0;
+    if (s->broken || kvl_truncate_check(s->cache, s->seq, num_rows, &is_exact) != KVL_OK ||
+        kvl_truncate(s->cache, s->seq, num_rows) != KVL_OK) {
+        return model_session_fail(s, MODEL_FAILED, "%s",
+                                  s->broken ? "the session has failed before"
+                                            : kvl_context_message(s->ctx));
+    }
+    s->length = num_rows;
+    if (exact != NULL) { *exact = is_exact != 0; }
+    return MODEL_OK;
+}
+
 // Appends rows [from, from + num) of one layer again; they lie in the buffer of the past.
 static kvl_status repeat_rows(model_session* s, int layer, int64_t from, int64_t num)
 {
@@ -258,3 +297,4 @@ int64_t model_session_context(const model_session* s) { return s->context_len; }
 const model* model_session_model(const model_session* s) { return s->m; }
 kvl_cache* model_session_cache(const model_session* s) { return s->cache; }
 kvl_seq model_session_seq(const model_session* s) { return s->seq; }
+kvl_context* model_session_kvl(const model_session* s) { return s->ctx; }
