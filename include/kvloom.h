@@ -123,13 +123,14 @@
 //
 // NUMERICS
 //
-// Scores: softmax_scale * q.k, then the soft cap c * tanh(s / c), then the mask.  lse is the
-// natural logarithm of the sum of exp(score).  Over no rows the output is 0 and lse is -inf, which
-// is neutral in a merge.  Accumulation is float32.  Rows and queries must be finite.  Rows enter a
-// 16-bit window first (rows=f16 by default): a value beyond the range of f16 is kept as the nearest
-// finite f16 (once said through the log; rows=bf16 has the range of float), and codes are computed
-// from rows as the window holds them.  Outputs in f16 or bf16 saturate likewise.  A group of equal
-// values is exact with meta=f16.
+// Scores: softmax_scale * q.k, then the soft cap c * tanh(s / c), ALiBi, the mask.  lse is the
+// natural logarithm of the sum of exp(score), a sink logit among the scores.  Over no rows the
+// output is 0 and lse is -inf (or the sink logit), which is neutral in a merge.  Accumulation is
+// float32.  Rows and queries must be finite.  Rows enter a 16-bit window first (rows=f16 by
+// default): a value beyond the range of f16 is kept as the nearest finite f16 (once said through
+// the log; rows=bf16 has the range of float), and codes are computed from rows as
+// the window holds them.  Outputs in f16 or bf16 saturate likewise.  A group of equal values is
+// exact with meta=f16.
 //
 // MEMORY
 //
@@ -321,6 +322,10 @@ typedef struct kvl_layer_desc {
     float       soft_cap;        // 0: none
     int         window_len;      // a query sees the newest window_len rows, its own among them
     const kvl_rope* rope;        // for calibration; NULL: not said, and not checked
+    const float* sink_logits;    // [num_q_heads] a learned logit that takes its share of a head's
+                                 // softmax and has no value; -inf: none.  NULL: no head has one
+    const float* alibi_slopes;   // [num_q_heads] slope * (position of key - position of query) is
+                                 // added to a score, after the soft cap; NULL: none
 } kvl_layer_desc;
 
 typedef struct kvl_cache_desc {
@@ -433,6 +438,10 @@ typedef struct kvl_attend_desc {
     const int32_t* q_lens;        // [num_seqs] query rows of each sequence, or 0; NULL: one each
     const int64_t* q_positions;   // [num_seqs] position of a sequence's first query row; NULL: its
                                   // rows are the newest, kv_len - q_len
+    const int64_t* row_begins;    // [num_seqs] of the rows that a query sees by its position, only
+    const int64_t* row_ends;      // those in [begin, end); NULL: all of them
+    int            partial;       // 1: the result is a part, for kvl_merge: sink logits are left
+                                  // out of it
     kvl_const_rows q;             // [sum of q_lens, num_q_heads, head_dim]
     kvl_rows       o;             // [sum of q_lens, num_q_heads, head_dim_v]
     float*         lse;           // [sum of q_lens, num_q_heads], natural log; may be NULL
@@ -470,10 +479,13 @@ typedef struct kvl_merge_desc {
     const float* lse_b;
     float*       o;            // [num_rows, head_dim]; may be o_a or o_b
     float*       lse;          // [num_rows]; may be lse_a or lse_b
+    const float* sink_logits;  // [num_heads] take their share of the result: given once, with the
+    int          num_heads;    // last merge.  Row r belongs to head r % num_heads.  NULL: none
     uint32_t     end;          // must be 0
 } kvl_merge_desc;
 
-// Joins the two into the result over all of the rows.  A part with lse = -inf is empty: its o is
+// Joins the two into the result over all of the rows: those of two ranges, of two caches, of two
+// processes.  A part with lse = -inf is empty: its o is
 // not read, and the other part is copied bit for bit; two empty parts give o = 0, lse = -inf.
 // - all arrays are borrowed until the call returns.
 // - errors: KVL_BAD_ARGUMENT (also: an lse that is NaN or +inf); o and lse are untouched then.

@@ -57,6 +57,7 @@ typedef struct kvl__window {
     const uint16_t* k;            // [num_rows, head_dim_k], contiguous
     const uint16_t* v;            // [num_rows, head_dim_v]
     int64_t         num_rows;     // visible ones
+    int64_t         position;     // of the first row, counted from the query's
 } kvl__window;
 
 // One part of the rows that num_heads queries attend to: two windows, or rows of pages.
@@ -67,6 +68,9 @@ typedef struct kvl__attend_args {
     const float*                q;            // [num_heads, head_dim_k], times softmax_scale
     const float*                bias;         // [num_heads], joins scores of pages before the cap
     float                       soft_cap;     // 0: none
+    const float*                slopes;       // [num_heads] ALiBi's, NULL: none; times the position
+                                              // of a row, counted from the query's, they are added
+    int64_t                     position;     // of the first row of pages[0], counted so
     kvl__window                 windows[2];   // used if pages is NULL
     const unsigned char* const* pages;        // page contents, all heads
     int64_t                     k_offset;     // of this KV head's keys and values in a page, bytes

@@ -380,6 +380,18 @@ KVL__FN kvl_status kvl__check_head_dim(const kvl__parse* p, const char* name, in
     return KVL_OK;
 }
 
+// Numbers of the query heads: finite, or also -inf where that means something.
+KVL__FN kvl_status kvl__check_heads(const kvl__parse* p, const char* name, const float* numbers,
+                                    int num, int may_be_absent)
+{
+    for (int i = 0; numbers && i < num; ++i)
+        KVL__REQUIRE(p->ctx, kvl__is_finite(numbers[i]) ||
+                     (may_be_absent && numbers[i] == -INFINITY), KVL_BAD_ARGUMENT,
+                     "%s%s[%d] = %g: must be finite%s", p->where, name, i, (double)numbers[i],
+                     may_be_absent ? ", or -inf for none" : "");
+    return KVL_OK;
+}
+
 KVL__FN kvl_status kvl__check_layer(const kvl__parse* p, const kvl_layer_desc* l)
 {
     KVL__REQUIRE(p->ctx, l->num_kv_heads > 0 && l->num_kv_heads <= 1024, KVL_BAD_ARGUMENT,
@@ -398,7 +410,8 @@ KVL__FN kvl_status kvl__check_layer(const kvl__parse* p, const kvl_layer_desc* l
                  (double)l->soft_cap);
     KVL__REQUIRE(p->ctx, l->window_len >= 0, KVL_BAD_ARGUMENT,
                  "%swindow_len = %d: must not be negative", p->where, l->window_len);
-    return KVL_OK;
+    KVL__TRY(kvl__check_heads(p, "sink_logits", l->sink_logits, l->num_q_heads, 1));
+    return kvl__check_heads(p, "alibi_slopes", l->alibi_slopes, l->num_q_heads, 0);
 }
 
 // Sets *config from a layer with heads.  `layer` is its index for messages; -1: none.

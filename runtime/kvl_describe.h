@@ -61,7 +61,8 @@ KVL__FN kvl_status kvl__estimate_cache(kvl_cache* cache, const kvl_cache_desc* d
     cache->num_layers = desc->num_layers;
     KVL__TRY(kvl__layers_configure(cache, desc));
     *bytes = sizeof *cache + (uint64_t)cache->num_layers * sizeof *cache->layers;
-    for (int i = 0; i < cache->num_layers; ++i) *bytes += cache->layers[i].record_bytes;
+    for (int i = 0; i < cache->num_layers; ++i)
+        *bytes += cache->layers[i].record_bytes + cache->layers[i].head_bytes;
     *bytes += kvl__scratch_sizes(cache, kvl_context_threads(cache->ctx));
     *bytes += (uint64_t)kvl__slots_for(num_seqs) * sizeof *cache->slots;
     *bytes += (uint64_t)num_seqs * kvl__estimate_seq(cache, num_rows);

@@ -177,11 +177,30 @@ KVL__PUBLIC void kvl_cache_free(kvl_cache* cache)
         if (cache->slots[i]) kvl__seq_release(cache, cache->slots[i]);
     kvl__cache_release(cache, cache->slots, (uint64_t)cache->capacity * sizeof *cache->slots);
     kvl__cache_release(cache, cache->scratch, cache->scratch_bytes);
-    for (int i = 0; i < cache->num_layers; ++i)
+    for (int i = 0; i < cache->num_layers; ++i) {
         kvl__cache_release(cache, cache->layers[i].records, cache->layers[i].record_bytes);
+        kvl__cache_release(cache, cache->layers[i].head_numbers, cache->layers[i].head_bytes);
+    }
     kvl__cache_release(cache, cache->layers, (uint64_t)cache->num_layers * sizeof *cache->layers);
     KVL_ASSERT(cache->bytes == sizeof *cache);
     kvl__free(ctx, cache, sizeof *cache);
+}
+
+// A layer's own copy of what its desc has for each query head.
+KVL__FN kvl_status kvl__layer_heads(kvl_cache* cache, kvl__layer* l)
+{
+    const float** const lists[] = { &l->desc.sink_logits, &l->desc.alibi_slopes };
+    if (!l->active || l->head_bytes == 0) return KVL_OK;
+    float* at = (float*)kvl__cache_alloc(cache, l->head_bytes);
+    if (!at) return KVL_NO_MEMORY;
+    l->head_numbers = at;
+    for (int i = 0; i < 2; ++i) {
+        if (!*lists[i]) continue;
+        memcpy(at, *lists[i], (size_t)l->desc.num_q_heads * sizeof *at);
+        *lists[i] = at;
+        at += l->desc.num_q_heads;
+    }
+    return KVL_OK;
 }
 
 KVL__FN kvl_status kvl__cache_build(kvl_cache* cache, const kvl_cache_desc* desc)
@@ -193,8 +212,10 @@ KVL__FN kvl_status kvl__cache_build(kvl_cache* cache, const kvl_cache_desc* desc
     if (!cache->layers) return KVL_NO_MEMORY;
     cache->num_layers = desc->num_layers;
     KVL__TRY(kvl__layers_configure(cache, desc));
-    for (int i = 0; i < cache->num_layers; ++i)
+    for (int i = 0; i < cache->num_layers; ++i) {
+        KVL__TRY(kvl__layer_heads(cache, &cache->layers[i]));
         KVL__TRY(kvl__layer_records(cache, &cache->layers[i], desc->calibration));
+    }
     KVL__TRY(kvl__layers_kernels(cache));
     cache->scratch_bytes = kvl__scratch_sizes(cache, kvl_context_threads(cache->ctx));
     cache->scratch = (unsigned char*)kvl__cache_alloc(cache, cache->scratch_bytes);
@@ -733,6 +754,7 @@ typedef struct kvl__attend_job {
     const kvl__layer* l;
     kvl__view         q, o;
     float*            lse;
+    int               partial;
     int64_t           num_queries, num_items, rows_read;     // of the wave
 } kvl__attend_job;
 
@@ -747,6 +769,7 @@ KVL__FN void kvl__attend_args_of(const kvl__attend_job* job, const kvl__query* q
     a->num_heads = c->num_heads;
     a->page_size = c->page_size;
     a->soft_cap = l->desc.soft_cap;
+    if (l->desc.alibi_slopes) a->slopes = l->desc.alibi_slopes + head * c->num_heads;
     if (part < query->v.num_splits) {
         const int64_t page = query->v.first_page + part * query->v.pages_per_split;
         const int64_t row = page * c->page_size;
@@ -757,15 +780,19 @@ KVL__FN void kvl__attend_args_of(const kvl__attend_job* job, const kvl__query* q
         a->v_offset = a->k_offset + l->k_bytes;
         a->first_row = kvl__max_i64(query->v.page_begin, row) - row;
         a->end_row = kvl__min_i64(query->v.page_end, end) - row;
+        a->position = c->sink_len + row - query->position;
         return;
     }
     const kvl__windows w = kvl__windows_of(l, query->s, head);
     a->windows[0].k = w.sink[0] + query->v.sink_begin * c->side[0].head_dim;
     a->windows[0].v = w.sink[1] + query->v.sink_begin * c->side[1].head_dim;
     a->windows[0].num_rows = query->v.sink_end - query->v.sink_begin;
+    a->windows[0].position = query->v.sink_begin - query->position;
     a->windows[1].k = w.tail[0] + query->v.tail_begin * c->side[0].head_dim;
     a->windows[1].v = w.tail[1] + query->v.tail_begin * c->side[1].head_dim;
     a->windows[1].num_rows = query->v.tail_end - query->v.tail_begin;
+    a->windows[1].position = c->sink_len + query->s->now.quantized + query->v.tail_begin -
+                             query->position;
 }
 
 // Adds exp(lse - most) times the parts [first, last) to acc [num_heads, head_dim_v].
@@ -793,7 +820,9 @@ KVL__FN void kvl__merge(const kvl__attend_job* job, const kvl__query* query, int
     const int num_parts = query->v.num_splits + 1;
     float most[KVL__MAX_HEADS], sum[KVL__MAX_HEADS], mass[KVL__MAX_HEADS];
     for (int h = 0; h < heads; ++h) {
-        most[h] = -INFINITY;
+        const float sink = l->desc.sink_logits && !job->partial
+            ? l->desc.sink_logits[head * heads + h] : -INFINITY;
+        most[h] = sink;
         sum[h] = mass[h] = 0.0f;
         for (int part = 0; part < num_parts; ++part)
             most[h] = fmaxf(most[h], job->cache->lse_part[(item + part) * heads + h]);
@@ -801,6 +830,7 @@ KVL__FN void kvl__merge(const kvl__attend_job* job, const kvl__query* query, int
             mass[h] = sum[h];                            // the last part is not of pages
             sum[h] += expf(job->cache->lse_part[(item + part) * heads + h] - most[h]);
         }
+        if (sink != -INFINITY) sum[h] += expf(sink - most[h]);
     }
     memset(acc, 0, (size_t)(heads * dim) * sizeof *acc);
     kvl__add_parts(job, item, 0, num_parts - 1, most, acc);
@@ -898,14 +928,16 @@ KVL__FN void kvl__attend_wave(kvl__attend_job* job)
     job->num_queries = job->num_items = job->rows_read = 0;
 }
 
-// Adds the query row `row` at a position of a sequence; full waves run.
+// Adds the query row `row` at a position of a sequence, which sees rows of [begin, end); full waves
+// run.
 KVL__FN void kvl__attend_add(kvl__attend_job* job, const kvl__seq_layer* s, int64_t position,
-                             int64_t row)
+                             int64_t begin, int64_t end, int64_t row)
 {
     kvl_cache* cache = job->cache;
-    const int64_t window = job->l->desc.window_len, end = position + 1;
-    const kvl__visible v = kvl__see(&job->l->config, &s->now,
-                                    window ? kvl__max_i64(0, end - window) : 0, end);
+    const int64_t window = job->l->desc.window_len;
+    end = kvl__min_i64(end, position + 1);
+    if (window) begin = kvl__max_i64(begin, position + 1 - window);
+    const kvl__visible v = kvl__see(&job->l->config, &s->now, begin, end);
     const int64_t parts = job->l->config.num_kv_heads * (v.num_splits + 1);
     if (job->num_queries == KVL__WAVE_ROWS || job->num_items + parts > cache->max_parts)
         kvl__attend_wave(job);
@@ -913,9 +945,10 @@ KVL__FN void kvl__attend_add(kvl__attend_job* job, const kvl__seq_layer* s, int6
     query->s = s;
     query->v = v;
     query->row = row;
+    query->position = position;
     query->first_item = job->num_items;
     job->num_items += parts;
-    job->rows_read += kvl__min_i64(end, s->now.rows);
+    job->rows_read += kvl__max_i64(0, kvl__min_i64(end, s->now.rows) - begin);
 }
 
 KVL__FN int64_t kvl__q_len(const kvl_attend_desc* d, int i) { return d->q_lens ? d->q_lens[i] : 1; }
@@ -927,7 +960,10 @@ KVL__FN void kvl__attend_all(kvl__attend_job* job, const kvl_attend_desc* d)
         const kvl__seq_layer* s = &kvl__seq_find(job->cache, d->seqs[i])->layers[d->layer];
         const int64_t q_len = kvl__q_len(d, i);
         const int64_t first = d->q_positions ? d->q_positions[i] : s->now.rows - q_len;
-        for (int64_t j = 0; j < q_len; ++j, ++row) kvl__attend_add(job, s, first + j, row);
+        const int64_t begin = d->row_begins ? d->row_begins[i] : 0;
+        const int64_t end = d->row_ends ? d->row_ends[i] : INT64_MAX;
+        for (int64_t j = 0; j < q_len; ++j, ++row)
+            kvl__attend_add(job, s, first + j, begin, end, row);
     }
     kvl__attend_wave(job);
 }
@@ -965,6 +1001,11 @@ KVL__FN kvl_status kvl__check_attend_seqs(const kvl_cache* cache, const kvl_atte
                      d->q_positions[i] < (int64_t)1 << 40), KVL_BAD_ARGUMENT,
                      "q_positions[%d] = %lld: must be 0 to 2^40", i,
                      (long long)(d->q_positions ? d->q_positions[i] : 0));
+        const int64_t begin = d->row_begins ? d->row_begins[i] : 0;
+        const int64_t end = d->row_ends ? d->row_ends[i] : INT64_MAX;
+        KVL__REQUIRE(cache->ctx, begin >= 0 && end >= begin, KVL_BAD_ARGUMENT,
+                     "row_begins[%d] = %lld, row_ends[%d] = %lld: must be a range of rows", i,
+                     (long long)begin, i, (long long)end);
         if (q_len > 0)
             KVL__TRY(kvl__check_released(cache, &cache->layers[d->layer], now, i, d->q_positions
                                          ? d->q_positions[i] : rows - q_len));
@@ -981,6 +1022,8 @@ KVL__FN kvl_status kvl__check_attend_desc(const kvl_cache* cache, const kvl_atte
     KVL__REQUIRE(cache->ctx, d->end == 0, KVL_BAD_ARGUMENT,
                  "kvl_attend_desc.end = %u: must be 0: zero the whole desc first", d->end);
     KVL__TRY(kvl__need_layer(cache, d->layer, l));
+    KVL__REQUIRE(cache->ctx, d->partial == 0 || d->partial == 1, KVL_BAD_ARGUMENT,
+                 "partial = %d: must be 0 or 1", d->partial);
     return kvl__check_batch(cache, d->num_seqs, d->seqs);
 }
 
@@ -1021,6 +1064,7 @@ KVL__FN kvl_status kvl__attend_job_of(kvl_cache* cache, const kvl_attend_desc* d
                  "o.data = q.data: the output must not overlap the queries");
     job->cache = cache;
     job->lse = d->lse;
+    job->partial = d->partial;
     return kvl__check_queries(job, num_rows, q_heads);
 }
 

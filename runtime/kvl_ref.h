@@ -417,10 +417,10 @@ KVL__FN void kvl__softmax_start(kvl__softmax* s, const kvl__attend_args* a, int3
     memset(a->o, 0, (size_t)a->num_heads * (size_t)dim * sizeof(float));
 }
 
-// Scale is in q already; bias [num_heads] (NULL: none) and soft cap next; the mask is the range of
-// rows that is visited.
+// Scale is in q already; bias [num_heads] (NULL: none) and soft cap next, then ALiBi; the mask is
+// the range of rows that is visited.
 KVL__FN void kvl__scores_of_row(const kvl__attend_args* a, const float* k, int32_t dim,
-                                const float* bias, float* scores)
+                                const float* bias, int64_t position, float* scores)
 {
     for (int32_t h = 0; h < a->num_heads; ++h) {
         const float* q = a->q + (int64_t)h * dim;
@@ -428,6 +428,7 @@ KVL__FN void kvl__scores_of_row(const kvl__attend_args* a, const float* k, int32
         for (int32_t i = 0; i < dim; ++i) s += q[i] * k[i];
         if (bias) s += bias[h];
         scores[h] = a->soft_cap > 0.0f ? a->soft_cap * tanhf(s / a->soft_cap) : s;
+        if (a->slopes) scores[h] += a->slopes[h] * (float)position;
     }
 }
 
@@ -473,7 +474,7 @@ KVL__FN void kvl__ref_attend_windows(const kvl__attend_args* a)
             const uint16_t* v_row = window->v + r * vc->head_dim;
             for (int32_t i = 0; i < kc->head_dim; ++i) k[i] = kvl__row_to_f32(k_row[i], kc->rows);
             for (int32_t i = 0; i < vc->head_dim; ++i) v[i] = kvl__row_to_f32(v_row[i], vc->rows);
-            kvl__scores_of_row(a, k, kc->head_dim, NULL, scores);
+            kvl__scores_of_row(a, k, kc->head_dim, NULL, window->position + r, scores);
             kvl__softmax_add(&s, a, scores, v, vc->head_dim);
         }
     }
@@ -494,7 +495,7 @@ KVL__FN void kvl__ref_attend_pages(const kvl__attend_args* a)
         const int64_t row = r % a->page_size;
         kvl__decode_row(kc, &kl, page + a->k_offset, row, k);
         kvl__decode_row(vc, &vl, page + a->v_offset, row, v);
-        kvl__scores_of_row(a, k, kc->head_dim, a->bias, scores);
+        kvl__scores_of_row(a, k, kc->head_dim, a->bias, a->position + r, scores);
         kvl__softmax_add(&s, a, scores, v, vc->head_dim);
     }
     kvl__softmax_finish(&s, a, vc->head_dim);

@@ -216,6 +216,8 @@ KVL__FN kvl_status kvl__check_step(const kvl_cache* cache, const kvl_append_desc
                  a->layer, a->num_seqs);
     KVL__REQUIRE(cache->ctx, !t->q_positions, KVL_BAD_ARGUMENT,
                  "q_positions: must be NULL: each row is its own query's newest");
+    KVL__REQUIRE(cache->ctx, !t->row_begins && !t->row_ends, KVL_BAD_ARGUMENT,
+                 "row_begins, row_ends: must be NULL: each row sees all before it");
     for (int i = 0; i < a->num_seqs; ++i) {
         KVL__REQUIRE(cache->ctx, t->seqs[i] == a->seqs[i], KVL_BAD_ARGUMENT,
                      "seqs[%d] = %#llx: the append has %#llx", i, (unsigned long long)t->seqs[i],
@@ -253,7 +255,7 @@ KVL__FN int64_t kvl__step(kvl__step_job* job)
         kvl__append_seq* a = &append->seqs[i];
         const int64_t first = a->s->now.rows - a->num_rows;
         for (int64_t r = 0; r < a->num_rows; ++r)
-            kvl__attend_add(&job->attend, a->s, first + r, a->first_row + r);
+            kvl__attend_add(&job->attend, a->s, first + r, 0, INT64_MAX, a->first_row + r);
         a->first_row += a->num_rows;
     }
     kvl__attend_wave(&job->attend);
@@ -319,6 +321,18 @@ KVL__FN void kvl__merge_row(const kvl_merge_desc* d, int64_t row)
     d->lse[row] = most;
 }
 
+// A logit without a value takes its share of a row.
+KVL__FN void kvl__merge_sink(const kvl_merge_desc* d, int64_t row)
+{
+    const float sink = d->sink_logits[row % d->num_heads], lse = d->lse[row];
+    const float most = fmaxf(sink, lse);
+    float* o = d->o + row * d->head_dim;
+    if (sink == -INFINITY) return;
+    const float sum = expf(sink - most) + expf(lse - most), share = expf(lse - most) / sum;
+    for (int i = 0; i < d->head_dim; ++i) o[i] *= share;
+    d->lse[row] = most + logf(sum);
+}
+
 KVL__PUBLIC kvl_status kvl_merge(kvl_context* ctx, const kvl_merge_desc* d)
 {
     KVL__TRY(kvl__check_context(ctx));
@@ -335,7 +349,16 @@ KVL__PUBLIC kvl_status kvl_merge(kvl_context* ctx, const kvl_merge_desc* d)
         KVL__REQUIRE(ctx, d->lse_a[row] < INFINITY && d->lse_b[row] < INFINITY, KVL_BAD_ARGUMENT,
                      "lse of row %lld = %g and %g: must be numbers below infinity", (long long)row,
                      (double)d->lse_a[row], (double)d->lse_b[row]);
-    for (int64_t row = 0; row < d->num_rows; ++row) kvl__merge_row(d, row);
+    KVL__REQUIRE(ctx, !d->sink_logits || d->num_heads >= 1, KVL_BAD_ARGUMENT,
+                 "num_heads = %d: must be at least 1 with sink_logits", d->num_heads);
+    for (int i = 0; d->sink_logits && i < d->num_heads; ++i)
+        KVL__REQUIRE(ctx, d->sink_logits[i] < INFINITY, KVL_BAD_ARGUMENT,
+                     "sink_logits[%d] = %g: must be a number below infinity", i,
+                     (double)d->sink_logits[i]);
+    for (int64_t row = 0; row < d->num_rows; ++row) {
+        kvl__merge_row(d, row);
+        if (d->sink_logits) kvl__merge_sink(d, row);
+    }
     return KVL_OK;
 }
 

@@ -56,6 +56,8 @@ typedef struct kvl__layer {
     uint64_t             record_bytes;
     const float*         tables[2];           // of a side, [num_kv_heads, record_floats]
     int64_t              record_floats[2];
+    float*               head_numbers;        // what desc.sink_logits and alibi_slopes point at
+    uint64_t             head_bytes;
 } kvl__layer;
 
 typedef struct kvl__seq_layer {
@@ -78,6 +80,7 @@ typedef struct kvl__query {
     const kvl__seq_layer* s;
     kvl__visible          v;
     int64_t               row;          // in the caller's q, o, lse
+    int64_t               position;
     int64_t               first_item;   // parts of heads that earlier rows have
 } kvl__query;
 
@@ -492,6 +495,8 @@ KVL__FN void kvl__layer_sizes(kvl__layer* l, int64_t keep_len)
         l->record_floats[side] = kvl__record_floats(&c->side[side]);
     l->window_bytes = (uint64_t)c->num_kv_heads * 2u *
                       (uint64_t)((l->sink_rows + l->keep_rows + l->tail_rows) * dims);
+    l->head_bytes = (uint64_t)((l->desc.sink_logits != NULL) + (l->desc.alibi_slopes != NULL)) *
+                    (uint64_t)l->desc.num_q_heads * sizeof(float);
 }
 
 KVL__FN int64_t kvl__round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }

@@ -134,10 +134,11 @@ static void add_values(const unsigned char* values, const unsigned char* next, i
 }
 //% end
 
-// Rows [first, end) of one page, inside the strip that begins at row `base`.
+// Rows [first, end) of one page, inside the strip that begins at row `base`.  position: of the
+// page's first row, counted from the query's.
 static void attend_strip(const kvl__attend_args* a, const unsigned char* page,
-                         const unsigned char* next, int base, int first, int end, softmax* state,
-                         workspace* w)
+                         const unsigned char* next, int64_t position, int base, int first, int end,
+                         softmax* state, workspace* w)
 {
     score_tiles(a->q, page + a->k_offset, next + a->k_offset, base, first, end, w);
     for (int head = 0; head < num_heads; ++head) {
@@ -145,8 +146,8 @@ static void attend_strip(const kvl__attend_args* a, const unsigned char* page,
         for (int i = 0; i < strip_words; i += lanes)
             store(&w->scores[head][i], load(&w->scores[head][i]) + a->bias[head]);
         //% end
-        const float shrink = softmax_add(state, head, w->scores[head], strip_words, first - base,
-                                         end - base, a->soft_cap, a->o + head * head_dim_v);
+        const float shrink = softmax_add(state, a, head, w->scores[head], strip_words,
+                                         first - base, end - base, position + base);
         //% if v.math == "int" and v.fold == "lanes" then
         if (shrink < 1.0f) v_shrink_rest(&w->v, head, shrink);
         //% else
@@ -176,7 +177,8 @@ static void attend_pages(const kvl__attend_args* a)
         const int64_t after = at + 1 < num_pages ? at + 1 : at;
         const int first = (int)(row - at * page_size), base = first / strip_rows * strip_rows;
         const int end = left < base + strip_rows ? (int)left : base + strip_rows;
-        attend_strip(a, a->pages[at], a->pages[after], base, first, end, &state, w);
+        attend_strip(a, a->pages[at], a->pages[after], a->position + at * page_size, base, first,
+                     end, &state, w);
         //% if v.math == "int" and v.fold == "lanes" then
         if (++num_strips % 16 == 0) v_add_rest(&w->v, a->o);
         //% end

@@ -93,8 +93,8 @@ static void attend_windows(const kvl__attend_args* a)
             const int count = (num_rows + 15) / 16 * 16;
             score_rows(a->q, window->k + first * head_dim_k, num_rows, scores);
             for (int head = 0; head < num_heads; ++head)
-                softmax_add(&state, head, scores + head * window_rows, count, 0, num_rows,
-                            a->soft_cap, a->o + head * head_dim_v);
+                softmax_add(&state, a, head, scores + head * window_rows, count, 0, num_rows,
+                            window->position + first);
             add_rows(scores, window->v + first * head_dim_v, num_rows, a->o);
         }
     }

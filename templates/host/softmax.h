@@ -58,14 +58,19 @@ INLINE void softmax_start(softmax* s, float* o)
 }
 
 // A head's scores [count], of which [first, end) are visible, become weights, 0 where they are not.
-// count is a multiple of the vector's width; o [head_dim_v] is brought to the greatest score so
-// far.  Returns what o was multiplied with.
-INLINE float softmax_add(softmax* s, int head, float* scores, int count, int first, int end,
-                         float cap, float* o)
+// count is a multiple of the vector's width; the first score is of the row at `position`, counted
+// from the query's.  o [head_dim_v] is brought to the greatest score so far.  Returns what o was
+// multiplied with.
+INLINE float softmax_add(softmax* s, const kvl__attend_args* a, int head, float* scores, int count,
+                         int first, int end, int64_t position)
 {
     const float hidden = -__builtin_inff();
-    if (cap > 0.0f)
-        for (int i = 0; i < count; i += lanes) store(scores + i, soft_cap(load(scores + i), cap));
+    float* o = a->o + head * head_dim_v;
+    if (a->soft_cap > 0.0f)
+        for (int i = 0; i < count; i += lanes)
+            store(scores + i, soft_cap(load(scores + i), a->soft_cap));
+    if (a->slopes)
+        for (int i = 0; i < count; ++i) scores[i] += a->slopes[head] * (float)(position + i);
     for (int i = 0; i < first; ++i) scores[i] = hidden;
     for (int i = end; i < count; ++i) scores[i] = hidden;
 

@@ -65,6 +65,7 @@ typedef struct kvl__window {
     const uint16_t* k;            // [num_rows, head_dim_k], contiguous
     const uint16_t* v;            // [num_rows, head_dim_v]
     int64_t         num_rows;     // visible ones
+    int64_t         position;     // of the first row, counted from the query's
 } kvl__window;
 
 // One part of the rows that num_heads queries attend to: two windows, or rows of pages.
@@ -75,6 +76,9 @@ typedef struct kvl__attend_args {
     const float*                q;            // [num_heads, head_dim_k], times softmax_scale
     const float*                bias;         // [num_heads], joins scores of pages before the cap
     float                       soft_cap;     // 0: none
+    const float*                slopes;       // [num_heads] ALiBi's, NULL: none; times the position
+                                              // of a row, counted from the query's, they are added
+    int64_t                     position;     // of the first row of pages[0], counted so
     kvl__window                 windows[2];   // used if pages is NULL
     const unsigned char* const* pages;        // page contents, all heads
     int64_t                     k_offset;     // of this KV head's keys and values in a page, bytes
@@ -565,14 +569,19 @@ INLINE void softmax_start(softmax* s, float* o)
 }
 
 // A head's scores [count], of which [first, end) are visible, become weights, 0 where they are not.
-// count is a multiple of the vector's width; o [head_dim_v] is brought to the greatest score so
-// far.  Returns what o was multiplied with.
-INLINE float softmax_add(softmax* s, int head, float* scores, int count, int first, int end,
-                         float cap, float* o)
+// count is a multiple of the vector's width; the first score is of the row at `position`, counted
+// from the query's.  o [head_dim_v] is brought to the greatest score so far.  Returns what o was
+// multiplied with.
+INLINE float softmax_add(softmax* s, const kvl__attend_args* a, int head, float* scores, int count,
+                         int first, int end, int64_t position)
 {
     const float hidden = -__builtin_inff();
-    if (cap > 0.0f)
-        for (int i = 0; i < count; i += lanes) store(scores + i, soft_cap(load(scores + i), cap));
+    float* o = a->o + head * head_dim_v;
+    if (a->soft_cap > 0.0f)
+        for (int i = 0; i < count; i += lanes)
+            store(scores + i, soft_cap(load(scores + i), a->soft_cap));
+    if (a->slopes)
+        for (int i = 0; i < count; ++i) scores[i] += a->slopes[head] * (float)(position + i);
     for (int i = 0; i < first; ++i) scores[i] = hidden;
     for (int i = end; i < count; ++i) scores[i] = hidden;
 
@@ -2280,8 +2289,8 @@ static void attend_windows(const kvl__attend_args* a)
             const int count = (num_rows + 15) / 16 * 16;
             score_rows(a->q, window->k + first * head_dim_k, num_rows, scores);
             for (int head = 0; head < num_heads; ++head)
-                softmax_add(&state, head, scores + head * window_rows, count, 0, num_rows,
-                            a->soft_cap, a->o + head * head_dim_v);
+                softmax_add(&state, a, head, scores + head * window_rows, count, 0, num_rows,
+                            window->position + first);
             add_rows(scores, window->v + first * head_dim_v, num_rows, a->o);
         }
     }
@@ -2368,19 +2377,20 @@ static void add_values(const unsigned char* values, const unsigned char* next, i
 }
 #line 136 "templates/host/attend_pages.c"
 
-// Rows [first, end) of one page, inside the strip that begins at row `base`.
+// Rows [first, end) of one page, inside the strip that begins at row `base`.  position: of the
+// page's first row, counted from the query's.
 static void attend_strip(const kvl__attend_args* a, const unsigned char* page,
-                         const unsigned char* next, int base, int first, int end, softmax* state,
-                         workspace* w)
+                         const unsigned char* next, int64_t position, int base, int first, int end,
+                         softmax* state, workspace* w)
 {
     score_tiles(a->q, page + a->k_offset, next + a->k_offset, base, first, end, w);
     for (int head = 0; head < num_heads; ++head) {
-#line 148 "templates/host/attend_pages.c"
-        const float shrink = softmax_add(state, head, w->scores[head], strip_words, first - base,
-                                         end - base, a->soft_cap, a->o + head * head_dim_v);
-#line 151 "templates/host/attend_pages.c"
+#line 149 "templates/host/attend_pages.c"
+        const float shrink = softmax_add(state, a, head, w->scores[head], strip_words,
+                                         first - base, end - base, position + base);
+#line 152 "templates/host/attend_pages.c"
         if (shrink < 1.0f) v_shrink_rest(&w->v, head, shrink);
-#line 155 "templates/host/attend_pages.c"
+#line 156 "templates/host/attend_pages.c"
     }
     add_values(page + a->v_offset, next + a->v_offset, base, first, end, w, a->o);
 }
@@ -2391,26 +2401,27 @@ static void attend_pages(const kvl__attend_args* a)
     const int64_t num_pages = (a->end_row + page_size - 1) / page_size;
     softmax state;
     softmax_start(&state, a->o);
-#line 166 "templates/host/attend_pages.c"
+#line 167 "templates/host/attend_pages.c"
     k_start_dots(a->q, &w->k);
-#line 171 "templates/host/attend_pages.c"
+#line 172 "templates/host/attend_pages.c"
     int num_strips = 0;
     v_start_dots(&w->v);
-#line 174 "templates/host/attend_pages.c"
+#line 175 "templates/host/attend_pages.c"
     for (int64_t row = a->first_row; row < a->end_row;) {
         const int64_t at = row / page_size, left = a->end_row - at * page_size;
         const int64_t after = at + 1 < num_pages ? at + 1 : at;
         const int first = (int)(row - at * page_size), base = first / strip_rows * strip_rows;
         const int end = left < base + strip_rows ? (int)left : base + strip_rows;
-        attend_strip(a, a->pages[at], a->pages[after], base, first, end, &state, w);
-#line 181 "templates/host/attend_pages.c"
-        if (++num_strips % 16 == 0) v_add_rest(&w->v, a->o);
+        attend_strip(a, a->pages[at], a->pages[after], a->position + at * page_size, base, first,
+                     end, &state, w);
 #line 183 "templates/host/attend_pages.c"
+        if (++num_strips % 16 == 0) v_add_rest(&w->v, a->o);
+#line 185 "templates/host/attend_pages.c"
         row = at * page_size + end;
     }
-#line 186 "templates/host/attend_pages.c"
-    v_add_rest(&w->v, a->o);
 #line 188 "templates/host/attend_pages.c"
+    v_add_rest(&w->v, a->o);
+#line 190 "templates/host/attend_pages.c"
     softmax_finish(&state, a->o, a->lse);
 }
 
