@@ -89,6 +89,40 @@ KVL__FN int kvl__f32_to_e5m3(float x)
     return code > 255 ? 255 : code;
 }
 
+// Without its sign: bias 8.
+KVL__FN float kvl__e4m3_to_f32(unsigned char code)
+{
+    return ldexpf((float)(code & 7) + (code & 0x78 ? 8.0f : 0.0f),
+                  (code & 0x78 ? code >> 3 & 15 : 1) - 11);
+}
+
+// x >= 0; nearest, ties to even; the greatest is 127.
+KVL__FN int kvl__f32_to_e4m3(float x)
+{
+    const uint32_t u = kvl__bits_of(x);
+    if (u < 0x3c000000u) return (int)rintf(x * 1024.0f);            // below 2^-7: m 2^-10
+    const uint32_t r = (u + 0x7ffffu + (u >> 20 & 1u)) >> 20;
+    const int code = (int)r - (119 << 3);
+    return code > 127 ? 127 : code;
+}
+
+// Scales of 8 bits.
+KVL__FN float kvl__scale_to_f32(const kvl__codec* c, unsigned char code)
+{
+    return c->words[KVL__STAGE_META] == KVL__META_E4M3 ? kvl__e4m3_to_f32(code)
+                                                       : kvl__e5m3_to_f32(code);
+}
+
+KVL__FN int kvl__f32_to_scale(const kvl__codec* c, float x)
+{
+    return c->words[KVL__STAGE_META] == KVL__META_E4M3 ? kvl__f32_to_e4m3(x) : kvl__f32_to_e5m3(x);
+}
+
+KVL__FN int kvl__last_scale(const kvl__codec* c)
+{
+    return c->words[KVL__STAGE_META] == KVL__META_E4M3 ? 127 : 255;
+}
+
 // The smallest finite f16 that is not less than x >= 0; 65504 beyond.
 KVL__FN uint16_t kvl__f16_up(float x)
 {
@@ -136,15 +170,16 @@ KVL__FN kvl__grid kvl__fit_affine_8bit(const kvl__codec* c, float lo, float hi,
     const float code_max = (float)kvl__code_max(c), range = fminf(hi - lo, FLT_MAX);
     const float mid = 0.5f * lo + 0.5f * hi, unit = ldexpf(1.0f, c->bits - 5);
     const float wanted = fmaxf(range / code_max, fabsf(mid) / (127.0f * unit));
-    int code = kvl__f32_to_e5m3(wanted);
+    const int last = kvl__last_scale(c);
+    int code = kvl__f32_to_scale(c, wanted);
     float zero;
     kvl__grid g;
     if (wanted > 0.0f && code == 0) code = 1;
     for (;; ++code) {
-        g.scale = kvl__e5m3_to_f32((unsigned char)code);
+        g.scale = kvl__scale_to_f32(c, (unsigned char)code);
         const float step = g.scale * unit;
         zero = g.scale > 0.0f ? rintf(kvl__clamp(mid / step, -127.0f, 127.0f)) : 0.0f;
-        if (code == 255) break;
+        if (code == last) break;
         if (0.5f * range + fabsf(mid - zero * step) <= g.scale * kvl__zero_code(c)) break;
     }
     g.offset = kvl__offset_8bit(c, g.scale, zero);
@@ -166,12 +201,13 @@ KVL__FN kvl__grid kvl__fit_symmetric(const kvl__codec* c, float d, float most,
         g.scale = kvl__f16_to_f32(scale);
         g.inverse = fabsf(d) > ldexpf(1.0f, -128) ? 1.0f / d : 0.0f;     // else infinite
     } else {
-        int code = kvl__f32_to_e5m3(d);
+        const int last = kvl__last_scale(c);
+        int code = kvl__f32_to_scale(c, d);
         if (d > 0.0f && code == 0) code = 1;
-        while (code < 255 && most > kvl__e5m3_to_f32((unsigned char)code) *
-                                    (kvl__zero_code(c) - 0.5f)) ++code;
+        while (code < last && most > kvl__scale_to_f32(c, (unsigned char)code) *
+                                     (kvl__zero_code(c) - 0.5f)) ++code;
         *scale_at = (unsigned char)code;
-        g.scale = kvl__e5m3_to_f32((unsigned char)code);
+        g.scale = kvl__scale_to_f32(c, (unsigned char)code);
         g.inverse = g.scale > 0.0f ? 1.0f / g.scale : 0.0f;
     }
     g.offset = -g.scale * kvl__zero_code(c);
@@ -184,7 +220,7 @@ KVL__FN kvl__grid kvl__load_grid(const kvl__codec* c, const unsigned char* scale
     const int f16 = c->words[KVL__STAGE_META] == KVL__META_F16;
     kvl__grid g;
     g.inverse = 0.0f;
-    g.scale = f16 ? kvl__f16_to_f32(kvl__get_u16(scale_at)) : kvl__e5m3_to_f32(*scale_at);
+    g.scale = f16 ? kvl__f16_to_f32(kvl__get_u16(scale_at)) : kvl__scale_to_f32(c, *scale_at);
     if (c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_SYMMETRIC)
         g.offset = -g.scale * kvl__zero_code(c);
     else if (f16)

@@ -246,7 +246,7 @@ static void check_fixtures(const test_target* target, size_t step)
     static const char pattern[] = KVLOOM_TEST_ROOT "/tests/fixtures/codec_*.kvf";
     glob_t found;
     const int failed = glob(pattern, 0, NULL, &found);
-    cr_assert(failed == 0 && found.gl_pathc == 29, "%s: %zu fixtures, expected 29", pattern,
+    cr_assert(failed == 0 && found.gl_pathc == 31, "%s: %zu fixtures, expected 31", pattern,
               failed ? (size_t)0 : found.gl_pathc);
     for (size_t i = 0; i < found.gl_pathc; i += step) check_fixture(found.gl_pathv[i], target);
     globfree(&found);
@@ -486,14 +486,14 @@ Test(codecs, bf16_rows_of_any_size_stay_finite)
     // Broken by a range, a middle, a reciprocal or a stored scale that overflows.
     static const char* const specs[] = { "rtn:b2,rows=bf16,sink=0,recent=0",
         "kivi:b4,meta=f16,rows=bf16,sink=0,recent=0", "q8_0:rows=bf16", "q4_0:rows=bf16",
-        "q8_0:meta=8bit,rows=bf16", "f16:rows=bf16", "bf16",
-        "rtn:b4,rows=bf16,transform=hadamard,sink=0,recent=0" };
+        "q8_0:meta=8bit,rows=bf16", "f16:rows=bf16", "rtn:b2,meta=e4m3,rows=bf16,sink=0,recent=0",
+        "bf16", "rtn:b4,rows=bf16,transform=hadamard,sink=0,recent=0" };
     static const float sizes[] = { 3e38f, 1e20f, 7e4f, 1e-20f, 1e-38f, 1e-39f, 1e-40f };
     test_target targets[TEST_MAX_TARGETS];
     const int n = test_targets(targets);
     float rows[GROUP * GROUP], k[GROUP * GROUP], v[GROUP * GROUP];
     for (int target = 0; target < (n > 1 ? 2 : 1); ++target)
-        for (int s = 0; s < 8; s += target ? 2 : 1) {
+        for (int s = 0; s < 9; s += target ? 2 : 1) {
             const kvl_layer_desc layer = test_layer(specs[s], 1, 1, GROUP, GROUP);
             test_cache c = test_open(&targets[target], &layer);
             for (int size = 0; size < 7; ++size) {
@@ -546,6 +546,32 @@ Test(codecs, f16_outputs_stay_finite)
                           specs[s], targets[target].name, i, k[i], v[i], o[i % GROUP]);
             test_close(&c);
         }
+}
+
+Test(codecs, a_scale_of_four_exponent_bits_stops_at_its_ends)
+{
+    // Broken by a scale that wraps, or a group beyond its reach that changes its neighbours.  By
+    // hand: 2 bits, levels offset + 0 .. 3 steps; -65504 .. 65504 wants a step of 43669 and gets
+    // 240, middle 0, so -360 and 360 stay; 2^-14 and -2^-14 want 2^-13 / 3 and get 2^-10.
+    test_target targets[TEST_MAX_TARGETS];
+    const int n = test_targets(targets);
+    const kvl_layer_desc layer = test_layer("rtn:b2,g32,meta=e4m3,sink=0,recent=0", 1, 1, 96, 96);
+    float rows[96], k[96], v[96];
+    for (int i = 0; i < 96; ++i)
+        rows[i] = (i % 2 ? 1.0f : -1.0f) * (i < 32 ? 65504.0f : i < 64 ? 1.5f : 6.103515625e-5f);
+    for (int target = 0; target < n; ++target) {
+        test_cache c = test_open(&targets[target], &layer);
+        const kvl_seq seq = test_seq(&c);
+        test_append(&c, seq, rows, rows, 0, 1);
+        test_restore(&c, seq, 0, 1, k, v);
+        for (int i = 0; i < 96; ++i) {
+            const float sign = i % 2 ? 1.0f : -1.0f;
+            const float want = sign * (i < 32 ? 360.0f : i < 64 ? 1.5f : 4.8828125e-4f);
+            cr_assert(k[i] == want && v[i] == want, "%s: channel %d: %g and %g, expected %g",
+                      targets[target].name, i, (double)k[i], (double)v[i], (double)want);
+        }
+        test_close(&c);
+    }
 }
 
 Test(codecs, sixteen_bit_rows_come_back_exactly)

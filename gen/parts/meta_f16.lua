@@ -11,16 +11,20 @@
 -- A scale so small that its inverse is infinite has the inverse 0.  At 1 bit a range beyond 98256
 -- cannot be met within half a step: the scale stops at 65504.
 -- A group of equal values that are f16 numbers has scale 0 and is exact.
+-- Where the offset's lowest bit is a flag (stage choose) and f16(lo) has the other one, the offset
+-- is the f16 below, or above where none is below; equal values then have the scale lo - offset,
+-- and stay exact.
 
 return { stage = "meta", name = "f16", text = "scale and offset as f16",
-         scale_bytes = 2, zero_bytes = 2, signed = true,
+         scale_bytes = 2, zero_bytes = 2, signed = true, free_sign = 15,
          scale_type = "f16", zero_type = "f16", offset = "zero",
          store_affine = [[
 const float range = least(hi - lo, float_max);
 scale_code = f16_of_f32(range / (float)code_max);
 if (hi > lo && scale_code == 0) scale_code = 1;
-zero_code = f16_of_f32(lo);
+zero_code = flagged_f16(f16_of_f32(lo), flag);
 grid.offset = f32_of_f16(zero_code);
+if (flag >= 0 && hi == lo) scale_code = f16_of_f32(most(lo - grid.offset, 0.0f));
 const float need = most((hi - grid.offset) / ((float)code_max + 0.5f),
                         2.0f * (grid.offset - lo));
 if (f32_of_f16(scale_code) < need) {

@@ -102,6 +102,7 @@ INLINE $(s "grid") $(s "store_grid")(unsigned char* page, int group, float extre
     uint32_t scale_code;
     float scale;
     //% if codec.zero_bytes > 0 then
+    const int flag = -1;             // the zero has none
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;

@@ -213,6 +213,36 @@ INLINE uint32_t e5m3_of_f32(float x)
     return c > 255u ? 255u : c;
 }
 
+// e4m3: (8 + m) 2^(e - 11), or m 2^-10 at e = 0; the sign is left out.
+INLINE float f32_of_e4m3(uint32_t c)
+{
+    c &= 127u;
+    return c < 8u ? (float)(int32_t)c * 9.765625e-4f : float_of((c << 20) + (119u << 23));
+}
+
+// x >= 0; nearest, ties to even; the greatest is 127.
+INLINE uint32_t e4m3_of_f32(float x)
+{
+    if (x < 7.8125e-3f) return (uint32_t)(int32_t)nearest_even(x * 1024.0f);
+    const uint32_t u = bits_of(x) - (119u << 23), c = (u + 0x7ffffu + (u >> 20 & 1u)) >> 20;
+    return c > 127u ? 127u : c;
+}
+
+// The nearest integer to y, |y| <= 127; with a flag of 0 or 1 the nearest whose lowest bit it is.
+INLINE float nearest_flagged(float y, int flag)
+{
+    if (flag < 0) return nearest_even(y);
+    const float bit = (float)flag;
+    return 2.0f * clamp(nearest_even((y - bit) * 0.5f), -63.0f - bit, 63.0f) + bit;
+}
+
+// h, or with a flag of 0 or 1, where h has the other lowest bit, the f16 below it; above the least.
+INLINE uint32_t flagged_f16(uint32_t h, int flag)
+{
+    if (flag < 0 || (h & 1u) == (uint32_t)flag) return h;
+    return h == 0u ? 0x8001u : h > 0x8000u && h < 0xfbffu ? h + 1u : h - 1u;
+}
+
 // MEMORY.  Addresses are multiples of what is read.
 
 INLINE uint32_t read_u16(const unsigned char* at) { return *(const uint16_t*)at; }
@@ -220,6 +250,7 @@ INLINE void write_u16(unsigned char* at, uint32_t x) { *(uint16_t*)at = (uint16_
 INLINE float read_f16(const unsigned char* at) { return f32_of_f16(read_u16(at)); }
 INLINE float read_bf16(const unsigned char* at) { return f32_of_bf16(read_u16(at)); }
 INLINE float read_e5m3(const unsigned char* at) { return f32_of_e5m3(*at); }
+INLINE float read_e4m3(const unsigned char* at) { return f32_of_e4m3(*at); }
 INLINE float read_i8(const unsigned char* at) { return (float)(int8_t)*at; }
 INLINE uint32_t load_u32(const unsigned char* at) { return *(const uint32_t*)at; }
 
@@ -425,6 +456,7 @@ INLINE k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
     uint32_t scale_code;
     float scale;
 #line 105 "templates/cuda/codec.cuh"
+    const int flag = -1;             // the zero has none
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -444,11 +476,11 @@ INLINE k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 115 "templates/cuda/codec.cuh"
+#line 116 "templates/cuda/codec.cuh"
     page[k_scales_at + group] = (unsigned char)scale_code;
-#line 115 "templates/cuda/codec.cuh"
+#line 116 "templates/cuda/codec.cuh"
     page[k_zeros_at + group] = (unsigned char)zero_code;
-#line 120 "templates/cuda/codec.cuh"
+#line 121 "templates/cuda/codec.cuh"
     return grid;
 }
 
@@ -462,38 +494,38 @@ INLINE uint32_t k_code_of(float x, k_grid grid)
     y = least(y, code_max - zero_point);
     return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
 }
-#line 134 "templates/cuda/codec.cuh"
+#line 135 "templates/cuda/codec.cuh"
 
 // Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
 INLINE void k_read_lane(const unsigned char* page, int lane, int word16, float* x)
 {
     uint32_t q[16];
     k_get_codes(page + k_cell_at(lane / 16, word16), lane % 16, q);
-#line 143 "templates/cuda/codec.cuh"
+#line 144 "templates/cuda/codec.cuh"
     for (int i = 0; i < 16; ++i) {
         const int group = k_group(word16 * 16 + i, lane);
         const float scale = k_read_scale(page, group);
         x[i] = scale * to_float(q[i]) + k_read_offset(page, group, scale);
     }
-#line 154 "templates/cuda/codec.cuh"
+#line 155 "templates/cuda/codec.cuh"
 }
 
 // One value.
 INLINE float k_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 160 "templates/cuda/codec.cuh"
+#line 161 "templates/cuda/codec.cuh"
     const int lane = row, word = channel;
-#line 164 "templates/cuda/codec.cuh"
+#line 165 "templates/cuda/codec.cuh"
     uint32_t q[16];
     k_get_codes(page + k_cell_at(lane / 16, word / 16), lane % 16, q);
     uint32_t picked = q[0];
     for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
     *code = picked;
-#line 172 "templates/cuda/codec.cuh"
+#line 173 "templates/cuda/codec.cuh"
     const int group = k_group(word, lane);
     const float scale = k_read_scale(page, group);
     return scale * to_float(picked) + k_read_offset(page, group, scale);
-#line 176 "templates/cuda/codec.cuh"
+#line 177 "templates/cuda/codec.cuh"
 }
 
 #line 8 "templates/cuda/program.cu"
@@ -612,6 +644,7 @@ INLINE v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
     uint32_t scale_code;
     float scale;
 #line 105 "templates/cuda/codec.cuh"
+    const int flag = -1;             // the zero has none
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -631,11 +664,11 @@ INLINE v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 115 "templates/cuda/codec.cuh"
+#line 116 "templates/cuda/codec.cuh"
     page[v_scales_at + group] = (unsigned char)scale_code;
-#line 115 "templates/cuda/codec.cuh"
+#line 116 "templates/cuda/codec.cuh"
     page[v_zeros_at + group] = (unsigned char)zero_code;
-#line 120 "templates/cuda/codec.cuh"
+#line 121 "templates/cuda/codec.cuh"
     return grid;
 }
 
@@ -649,38 +682,38 @@ INLINE uint32_t v_code_of(float x, v_grid grid)
     y = least(y, code_max - zero_point);
     return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
 }
-#line 134 "templates/cuda/codec.cuh"
+#line 135 "templates/cuda/codec.cuh"
 
 // Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
 INLINE void v_read_lane(const unsigned char* page, int lane, int word16, float* x)
 {
     uint32_t q[16];
     v_get_codes(page + v_cell_at(lane / 16, word16), lane % 16, q);
-#line 143 "templates/cuda/codec.cuh"
+#line 144 "templates/cuda/codec.cuh"
     for (int i = 0; i < 16; ++i) {
         const int group = v_group(word16 * 16 + i, lane);
         const float scale = v_read_scale(page, group);
         x[i] = scale * to_float(q[i]) + v_read_offset(page, group, scale);
     }
-#line 154 "templates/cuda/codec.cuh"
+#line 155 "templates/cuda/codec.cuh"
 }
 
 // One value.
 INLINE float v_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 162 "templates/cuda/codec.cuh"
+#line 163 "templates/cuda/codec.cuh"
     const int lane = channel, word = row;
-#line 164 "templates/cuda/codec.cuh"
+#line 165 "templates/cuda/codec.cuh"
     uint32_t q[16];
     v_get_codes(page + v_cell_at(lane / 16, word / 16), lane % 16, q);
     uint32_t picked = q[0];
     for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
     *code = picked;
-#line 172 "templates/cuda/codec.cuh"
+#line 173 "templates/cuda/codec.cuh"
     const int group = v_group(word, lane);
     const float scale = v_read_scale(page, group);
     return scale * to_float(picked) + v_read_offset(page, group, scale);
-#line 176 "templates/cuda/codec.cuh"
+#line 177 "templates/cuda/codec.cuh"
 }
 
 #line 19 "templates/cuda/program.cu"

@@ -230,9 +230,40 @@ INLINE uint32_t e5m3_of_f32(float x)
     return c > 255u ? 255u : c;
 }
 
+// e4m3: (8 + m) 2^(e - 11), or m 2^-10 at e = 0; the sign is left out.
+INLINE float f32_of_e4m3(uint32_t c)
+{
+    c &= 127u;
+    return c < 8u ? (float)(int32_t)c * 9.765625e-4f : float_of((c << 20) + (119u << 23));
+}
+
+// x >= 0; nearest, ties to even; the greatest is 127.
+INLINE uint32_t e4m3_of_f32(float x)
+{
+    if (x < 7.8125e-3f) return (uint32_t)(int32_t)nearest_even(x * 1024.0f);
+    const uint32_t u = bits_of(x) - (119u << 23), c = (u + 0x7ffffu + (u >> 20 & 1u)) >> 20;
+    return c > 127u ? 127u : c;
+}
+
+// The nearest integer to y, |y| <= 127; with a flag of 0 or 1 the nearest whose lowest bit it is.
+INLINE float nearest_flagged(float y, int flag)
+{
+    if (flag < 0) return nearest_even(y);
+    const float bit = (float)flag;
+    return 2.0f * clamp(nearest_even((y - bit) * 0.5f), -63.0f - bit, 63.0f) + bit;
+}
+
+// h, or with a flag of 0 or 1, where h has the other lowest bit, the f16 below it; above the least.
+INLINE uint32_t flagged_f16(uint32_t h, int flag)
+{
+    if (flag < 0 || (h & 1u) == (uint32_t)flag) return h;
+    return h == 0u ? 0x8001u : h > 0x8000u && h < 0xfbffu ? h + 1u : h - 1u;
+}
+
 INLINE float read_f16(const unsigned char* at) { return f32_of_f16(read_u16(at)); }
 INLINE float read_bf16(const unsigned char* at) { return f32_of_bf16(read_u16(at)); }
 INLINE float read_e5m3(const unsigned char* at) { return f32_of_e5m3(*at); }
+INLINE float read_e4m3(const unsigned char* at) { return f32_of_e4m3(*at); }
 INLINE float read_i8(const unsigned char* at) { return (float)(int8_t)*at; }
 
 // VECTORS
@@ -274,14 +305,14 @@ INLINE vu load_u16(const unsigned char* at)
 INLINE vu load_u32(const unsigned char* at) { return *(const vu_at*)at; }
 
 // Words that lanes l and l + 8 share, of lanes lane ...: bits 8 and up of a half are lane l + 8's.
-#line 161 "templates/host/prelude.h"
+#line 192 "templates/host/prelude.h"
 INLINE vu load_narrow(const unsigned char* at, int lane)
 {
     return load_u32(at + lane % 8 * 4) >> lane / 8 * 8;
 }
-#line 166 "templates/host/prelude.h"
+#line 197 "templates/host/prelude.h"
 
-#line 168 "templates/host/prelude.h"
+#line 199 "templates/host/prelude.h"
 INLINE vf greater(vf a, vf b)
 {
     vf x;
@@ -309,17 +340,17 @@ INLINE vf load_f16(const unsigned char* at)
     __asm__("vcvtph2ps %1, %0" : "=v"(x) : "m"(*(const vh_at*)at));
     return x;
 }
-#line 228 "templates/host/prelude.h"
+#line 259 "templates/host/prelude.h"
 
 // Returns *a * b + c.
-#line 237 "templates/host/prelude.h"
+#line 268 "templates/host/prelude.h"
 INLINE vf mul_add_at(const float* a, vf b, vf c) { return mul_add(repeat(*a), b, c); }
-#line 239 "templates/host/prelude.h"
+#line 270 "templates/host/prelude.h"
 
 INLINE vf load_bf16(const unsigned char* at) { return (vf)(load_u16(at) << 16); }
 
 // Bytes as 32 bits.  In two steps, each of which compilers know: four times wider is one by one.
-#line 244 "templates/host/prelude.h"
+#line 275 "templates/host/prelude.h"
 INLINE vu load_u8(const unsigned char* at)
 {
     vu x;
@@ -333,7 +364,7 @@ INLINE vi load_s8(const unsigned char* at)
     __asm__("vpmovsxbd %1, %0" : "=v"(x) : "m"(*(const vb_at*)at));
     return x;
 }
-#line 268 "templates/host/prelude.h"
+#line 299 "templates/host/prelude.h"
 
 // a = 2^-15 (1 + c / 8) of c < 8 is too great: c 2^-17 = 2 a - 2^-14 < a, which is not less where
 // c >= 8.
@@ -343,27 +374,34 @@ INLINE vf load_e5m3(const unsigned char* at)
     return smaller(mul_add(a, repeat(2.0f), repeat(-6.103515625e-5f)), a);
 }
 
+// Likewise a = 2^-8 (1 + c / 8) of c < 8: c 2^-10 = 2 a - 2^-7.
+INLINE vf load_e4m3(const unsigned char* at)
+{
+    const vf a = (vf)(((load_u8(at) & 127u) << 20) + (119u << 23));
+    return smaller(mul_add(a, repeat(2.0f), repeat(-7.8125e-3f)), a);
+}
+
 INLINE vf load_i8(const unsigned char* at) { return __builtin_convertvector(load_s8(at), vf); }
 
 // The sum of all lanes, by halves.
 INLINE float sum_lanes(vf x)
 {
-#line 287 "templates/host/prelude.h"
+#line 325 "templates/host/prelude.h"
     typedef float half __attribute__((vector_size(32)));
     const half x8 = x;
-#line 290 "templates/host/prelude.h"
+#line 328 "templates/host/prelude.h"
     typedef float quarter __attribute__((vector_size(16)));
-#line 292 "templates/host/prelude.h"
+#line 330 "templates/host/prelude.h"
     const union { half whole; quarter parts[2]; } v8 = { x8 };
     const quarter x4 = v8.parts[0] + v8.parts[1];
-#line 297 "templates/host/prelude.h"
+#line 335 "templates/host/prelude.h"
     return (x4[0] + x4[2]) + (x4[1] + x4[3]);
 }
 
 // The sums of the lanes of four vectors, to [4].
 INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
 {
-#line 304 "templates/host/prelude.h"
+#line 342 "templates/host/prelude.h"
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
     typedef float quarter __attribute__((vector_size(16)));
@@ -372,7 +410,7 @@ INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
     quarter x[4];
     for (int i = 0; i < 4; ++i) {
         x[i] = v[i].parts[0] + v[i].parts[1];
-#line 315 "templates/host/prelude.h"
+#line 353 "templates/host/prelude.h"
     }
     // Lanes (0 + 2) and (1 + 3) of two vectors at a time, then their sums.
     const quarter ab = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5)
@@ -384,7 +422,7 @@ INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
     return;
 #endif
 #endif
-#line 327 "templates/host/prelude.h"
+#line 365 "templates/host/prelude.h"
     to[0] = sum_lanes(a);
     to[1] = sum_lanes(b);
     to[2] = sum_lanes(c);
@@ -405,7 +443,7 @@ INLINE float greatest_lane(vf x)
     const float a = all[1] > all[0] ? all[1] : all[0], b = all[3] > all[2] ? all[3] : all[2];
     return b > a ? b : a;
 }
-#line 348 "templates/host/prelude.h"
+#line 386 "templates/host/prelude.h"
 
 // 16-BIT WEIGHTS, in pairs: two in each lane
 
@@ -413,7 +451,7 @@ INLINE vi load_pairs(const int32_t* pairs) { return *(const vi_at*)pairs; }
 INLINE void store_pairs(int32_t* pairs, vi x) { *(vi_at*)pairs = x; }
 
 // Returns sum + x[2 l] w[0] + x[2 l + 1] w[1] in lane l, for the pair w at `at`.
-#line 368 "templates/host/prelude.h"
+#line 406 "templates/host/prelude.h"
 INLINE vi dot_pairs(vi w, vi x, vi sum)
 {
     vi part;
@@ -425,7 +463,7 @@ INLINE vi dot_at(const int32_t* at, vp x, vi sum)
 {
     return dot_pairs((vi){ *at, *at, *at, *at, *at, *at, *at, *at }, (vi)x, sum);
 }
-#line 380 "templates/host/prelude.h"
+#line 418 "templates/host/prelude.h"
 
 INLINE vi add_pairs(vi x, vi sum)
 {
@@ -450,21 +488,21 @@ INLINE vi absolute_pairs(vi x)
 INLINE int any_bit(vi x)
 {
     int any;
-#line 407 "templates/host/prelude.h"
+#line 445 "templates/host/prelude.h"
     __asm__("vmovmskps %1, %0" : "=r"(any) : "v"((vi)(x != 0)));
-#line 409 "templates/host/prelude.h"
+#line 447 "templates/host/prelude.h"
     return any;
 }
 
 // The low 16 bits of the lanes of a, then of b.
 INLINE vi low_halves(vi a, vi b)
 {
-#line 420 "templates/host/prelude.h"
+#line 458 "templates/host/prelude.h"
     vi x;
     __asm__("vpackusdw %2, %1, %0\n\tvpermq $0xd8, %0, %0"
             : "=v"(x) : "v"(a & 0xffff), "v"(b & 0xffff));
     return x;
-#line 425 "templates/host/prelude.h"
+#line 463 "templates/host/prelude.h"
 }
 
 // Rounds a times `factor`, then b times it, to 16-bit numbers; products are at most 32767.
@@ -699,6 +737,7 @@ static k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
     uint32_t scale_code;
     float scale;
 #line 78 "templates/host/codec.h"
+    const int flag = -1;             // the zero has none
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -718,11 +757,11 @@ static k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 88 "templates/host/codec.h"
+#line 89 "templates/host/codec.h"
     page[k_scales_at + group] = (unsigned char)scale_code;
-#line 88 "templates/host/codec.h"
+#line 89 "templates/host/codec.h"
     page[k_zeros_at + group] = (unsigned char)zero_code;
-#line 93 "templates/host/codec.h"
+#line 94 "templates/host/codec.h"
     return grid;
 }
 
@@ -742,7 +781,7 @@ static void k_round_row(const float* x, const float* offset, const float* invers
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
-#line 113 "templates/host/codec.h"
+#line 114 "templates/host/codec.h"
 
 // CODES
 
@@ -751,54 +790,54 @@ static void k_put_row(unsigned char* page, int row, const uint16_t* q)
 {
     const int i = row % 16;
     for (int at = 0; at < k_dim / 16; ++at, q += 16) {
-#line 128 "templates/host/codec.h"
+#line 129 "templates/host/codec.h"
         u32_at* to = (u32_at*)k_cell(page, row / 16, at);
-#line 134 "templates/host/codec.h"
+#line 135 "templates/host/codec.h"
         to[0 + i] = ((uint32_t)q[0] & 3u) | ((uint32_t)q[1] & 3u) << 16 | ((uint32_t)q[2] & 3u) << 2 | ((uint32_t)q[3] & 3u) << 18 | ((uint32_t)q[4] & 3u) << 4 | ((uint32_t)q[5] & 3u) << 20 | ((uint32_t)q[6] & 3u) << 6 | ((uint32_t)q[7] & 3u) << 22 | ((uint32_t)q[8] & 3u) << 8 | ((uint32_t)q[9] & 3u) << 24 | ((uint32_t)q[10] & 3u) << 10 | ((uint32_t)q[11] & 3u) << 26 | ((uint32_t)q[12] & 3u) << 12 | ((uint32_t)q[13] & 3u) << 28 | ((uint32_t)q[14] & 3u) << 14 | ((uint32_t)q[15] & 3u) << 30;
-#line 157 "templates/host/codec.h"
+#line 158 "templates/host/codec.h"
     }
 }
 
 INLINE uint32_t k_get_code(const unsigned char* page, int row, int channel)
 {
-#line 163 "templates/host/codec.h"
+#line 164 "templates/host/codec.h"
     const int lane = row, word = channel;
-#line 167 "templates/host/codec.h"
+#line 168 "templates/host/codec.h"
     const unsigned char* cell = k_cell(page, lane / 16, word / 16);
     const int i = word % 16;
-#line 172 "templates/host/codec.h"
+#line 173 "templates/host/codec.h"
     uint32_t code = 0;
-#line 174 "templates/host/codec.h"
+#line 175 "templates/host/codec.h"
     {
         enum { each = 8, mask = 3 };
         int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 181 "templates/host/codec.h"
+#line 182 "templates/host/codec.h"
         const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
-#line 183 "templates/host/codec.h"
+#line 184 "templates/host/codec.h"
         code |= (*(const u32_at*)at >> bit & mask) << 0;
     }
-#line 186 "templates/host/codec.h"
+#line 187 "templates/host/codec.h"
     return code;
-#line 188 "templates/host/codec.h"
+#line 189 "templates/host/codec.h"
 }
 
 // One value in the codec's basis.
 INLINE float k_read_value(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = k_get_code(page, row, channel);
-#line 195 "templates/host/codec.h"
+#line 196 "templates/host/codec.h"
     const int group = k_group(channel, row);
     const float scale = k_read_scale(page, group);
     return scale * (float)(int32_t)code + k_read_offset(page, group, scale);
-#line 201 "templates/host/codec.h"
+#line 202 "templates/host/codec.h"
 }
 
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int k_fold_is_due(int lane16)
 {
-#line 207 "templates/host/codec.h"
+#line 208 "templates/host/codec.h"
     return lane16 * 16 % k_group_size == 0;
-#line 212 "templates/host/codec.h"
+#line 213 "templates/host/codec.h"
 }
 
 #line 15 "templates/host/program.c"
@@ -1411,6 +1450,7 @@ static v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
     uint32_t scale_code;
     float scale;
 #line 78 "templates/host/codec.h"
+    const int flag = -1;             // the zero has none
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -1430,11 +1470,11 @@ static v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 88 "templates/host/codec.h"
+#line 89 "templates/host/codec.h"
     page[v_scales_at + group] = (unsigned char)scale_code;
-#line 88 "templates/host/codec.h"
+#line 89 "templates/host/codec.h"
     page[v_zeros_at + group] = (unsigned char)zero_code;
-#line 93 "templates/host/codec.h"
+#line 94 "templates/host/codec.h"
     return grid;
 }
 
@@ -1454,7 +1494,7 @@ static void v_round_row(const float* x, const float* offset, const float* invers
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
-#line 113 "templates/host/codec.h"
+#line 114 "templates/host/codec.h"
 
 // CODES
 
@@ -1463,63 +1503,63 @@ static void v_put_row(unsigned char* page, int row, const uint16_t* q)
 {
     const int i = row % 16;
     for (int at = 0; at < v_dim / 16; ++at, q += 16) {
-#line 138 "templates/host/codec.h"
+#line 139 "templates/host/codec.h"
         u32_at* to = (u32_at*)v_cell(page, at, row / 16);
-#line 140 "templates/host/codec.h"
+#line 141 "templates/host/codec.h"
         {
             enum { each = 8, mask = 3 };
             u32_at* words = to + 0 + i / 2 / each * 16;
             const int left = i % 2 * 16 + i / 2 % each * 2;
-#line 150 "templates/host/codec.h"
+#line 151 "templates/host/codec.h"
             for (int lane = 0; lane < 16; ++lane)
                 words[lane] = (words[lane] & ~((uint32_t)mask << left))
                               | ((uint32_t)q[lane] >> 0 & mask) << left;
-#line 154 "templates/host/codec.h"
+#line 155 "templates/host/codec.h"
         }
-#line 157 "templates/host/codec.h"
+#line 158 "templates/host/codec.h"
     }
 }
 
 INLINE uint32_t v_get_code(const unsigned char* page, int row, int channel)
 {
-#line 165 "templates/host/codec.h"
+#line 166 "templates/host/codec.h"
     const int lane = channel, word = row;
-#line 167 "templates/host/codec.h"
+#line 168 "templates/host/codec.h"
     const unsigned char* cell = v_cell(page, lane / 16, word / 16);
     const int i = word % 16;
-#line 172 "templates/host/codec.h"
+#line 173 "templates/host/codec.h"
     uint32_t code = 0;
-#line 174 "templates/host/codec.h"
+#line 175 "templates/host/codec.h"
     {
         enum { each = 8, mask = 3 };
         int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 181 "templates/host/codec.h"
+#line 182 "templates/host/codec.h"
         const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
-#line 183 "templates/host/codec.h"
+#line 184 "templates/host/codec.h"
         code |= (*(const u32_at*)at >> bit & mask) << 0;
     }
-#line 186 "templates/host/codec.h"
+#line 187 "templates/host/codec.h"
     return code;
-#line 188 "templates/host/codec.h"
+#line 189 "templates/host/codec.h"
 }
 
 // One value in the codec's basis.
 INLINE float v_read_value(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = v_get_code(page, row, channel);
-#line 195 "templates/host/codec.h"
+#line 196 "templates/host/codec.h"
     const int group = v_group(row, channel);
     const float scale = v_read_scale(page, group);
     return scale * (float)(int32_t)code + v_read_offset(page, group, scale);
-#line 201 "templates/host/codec.h"
+#line 202 "templates/host/codec.h"
 }
 
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int v_fold_is_due(int lane16)
 {
-#line 207 "templates/host/codec.h"
+#line 208 "templates/host/codec.h"
     return lane16 * 16 % v_group_size == 0;
-#line 212 "templates/host/codec.h"
+#line 213 "templates/host/codec.h"
 }
 
 #line 15 "templates/host/program.c"

@@ -79,13 +79,18 @@ E5M3 = np.array([m * 2.0**-17 if e == 0 else (8 + m) * 2.0**(e - 18)
                  for e in range(32) for m in range(8)], F64)
 
 
-def e5m3_nearest(x):
+# The same with a sign bit, which is free, 4 exponent bits and bias 8: all codes finite.
+E4M3 = np.array([m * 2.0**-10 if e == 0 else (8 + m) * 2.0**(e - 11)
+                 for e in range(16) for m in range(8)], F64)
+
+
+def nearest_scale(x, table):
     """Index of the nearest stored value (ties to the even index), at least 1 if x > 0."""
     x = F64(x)
-    if x >= E5M3[255]:
-        return 255
-    below = int(np.searchsorted(E5M3, x, side="right")) - 1
-    left, right = x - E5M3[below], E5M3[below + 1] - x
+    if x >= table[-1]:
+        return len(table) - 1
+    below = int(np.searchsorted(table, x, side="right")) - 1
+    left, right = x - table[below], table[below + 1] - x
     index = below if left < right or (left == right and below % 2 == 0) else below + 1
     return max(index, 1) if x > 0 else 0
 
@@ -106,21 +111,21 @@ def fit_affine_f16(x, bits):
     return F32(scale), F32(offset)
 
 
-def fit_affine_8bit(x, bits):
+def fit_affine_8bit(x, bits, table=E5M3):
     code_max, unit = F32(2**bits - 1), F32(2.0**(bits - 5))
     lo, hi = x.min() + F32(0), x.max() + F32(0)
     mid = F32(0.5) * lo + F32(0.5) * hi
     with np.errstate(over="ignore"):
         wanted = max((hi - lo) / code_max, abs(mid) / (F32(127) * unit))
         half = F32(0.5) * (hi - lo)
-    index = e5m3_nearest(wanted)
+    index = nearest_scale(wanted, table)
     while True:
-        scale = F32(E5M3[index])
+        scale = F32(table[index])
         zero = F32(0)
         if scale > 0:
             zero = np.clip(np.rint(mid / (scale * unit)), F32(-127), F32(127))
         miss = half + abs(mid - zero * (scale * unit))
-        if miss <= scale * F32(2**(bits - 1)) or index == 255:
+        if miss <= scale * F32(2**(bits - 1)) or index == len(table) - 1:
             break
         index += 1
     return scale, scale * (zero * unit - code_max * F32(0.5))
@@ -141,10 +146,11 @@ def store_symmetric(d, top, bits, meta):
     """(stored scale, the scale that codes come from)."""
     if meta == "f16":
         return F32(to_f16(d)), d
-    index = e5m3_nearest(d)
-    if top > F32(E5M3[index]) * F32(2**(bits - 1) - 0.5) and index < 255:
+    table = E4M3 if meta == "e4m3" else E5M3
+    index = nearest_scale(d, table)
+    if top > F32(table[index]) * F32(2**(bits - 1) - 0.5) and index < len(table) - 1:
         index += 1
-    return F32(E5M3[index]), F32(E5M3[index])
+    return F32(table[index]), F32(table[index])
 
 
 def round_codes(y, bits, rounding, zero_point):
@@ -163,8 +169,10 @@ def encode_group(x, side):
     x = np.asarray(x, F32)
     bits = side["bits"]
     if side["levels"] == "affine":
-        fit = fit_affine_f16 if side["meta"] == "f16" else fit_affine_8bit
-        scale, offset = fit(x, bits)
+        if side["meta"] == "f16":
+            scale, offset = fit_affine_f16(x, bits)
+        else:
+            scale, offset = fit_affine_8bit(x, bits, E4M3 if side["meta"] == "e4m3" else E5M3)
         inverse = F32(1) / scale if scale != 0 else F32(0)
         with np.errstate(over="ignore"):
             y = np.clip((x - offset) * inverse, F32(0), F32(2**bits - 1))

@@ -61,6 +61,8 @@ CASES = [
     ("had_mixed",  "kivi:k3,v4,meta=f16,vg16,v.transform=hadamard16,",
                                                              3, 1,  64,  80, 32, 1, 0.0, 0),
     ("had_96",     "kivi:k2,v4,k.transform=hadamard,",       3, 1,  96,  64, 32, 1, 0.0, 0),
+    ("e4m3",       "kivi:k2,v3,meta=e4m3,",                  3, 1,  64,  96, 32, 1, 0.0, 0),
+    ("e4m3_sym",   "q8_0:b5,meta=e4m3,",                     2, 1,  64,  32, 32, 1, 0.0, 0),
     ("mean",       "rtn:k4,v3,shift=mean,",                  6, 2,  64,  96, 32, 1, 30.0, 0),
     ("mean_had",   "kivi:k2,v4,shift=mean,k.transform=hadamard32,",
                                                              3, 1,  96,  64, 32, 1, 0.0, 0),
