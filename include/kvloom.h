@@ -736,6 +736,7 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_isa.h"
 #include "kvl_disk.h"
 #include "kvl_driver.h"
+#include "kvl_random.h"
 #include "kvl_compile.h"
 #include "kvl_nvrtc.h"
 #include "kvl_kernels.h"

@@ -92,6 +92,7 @@ KVL__FN kvl_status kvl__device_aim(kvl_context* ctx, const char* identity, kvl__
     for (; kvl__nvrtc_options[n]; ++n) aim->options[n] = kvl__nvrtc_options[n];
     snprintf(aim->arch_option, sizeof aim->arch_option, "-arch=%s", aim->arch);
     aim->options[n++] = aim->arch_option;
+    if (kvl__arch_is_ptx(aim->arch)) aim->options[n++] = "--generate-line-info";
     aim->num_options = n;
     aim->suffix = kvl__arch_is_ptx(aim->arch) ? "ptx" : "cubin";
     return KVL_OK;

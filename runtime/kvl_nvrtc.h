@@ -298,12 +298,12 @@ KVL__FN int kvl__arch_is_ptx(const char* arch) { return strncmp(arch, "compute",
 
 // COMPILING
 
-// Options that shape the code, in order; -arch= follows.  No contraction: what is to be a
-// multiply-add is written as one.  Functions are the device's without being marked, since parts of
-// codecs are the same text on the host.
+// Options that shape the code, in order; -arch= follows, and for PTX that it names the templates'
+// lines, which make a cubin three times as long.  No contraction: what is to be a multiply-add is
+// written as one.  Functions are the device's without being marked, since parts of codecs are the
+// same text on the host.
 static __attribute__((unused)) const char* const kvl__nvrtc_options[] = {
-    "--std=c++17", "--fmad=false", "--device-as-default-execution-space", "--generate-line-info",
-    NULL };
+    "--std=c++17", "--fmad=false", "--device-as-default-execution-space", NULL };
 
 // What the compiler said, from the context's allocator, as kvl_context_log will give it.
 KVL__FN void kvl__nvrtc_keep_log(kvl_context* ctx, const kvl__nvrtc_table* t,

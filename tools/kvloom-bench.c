@@ -260,22 +260,15 @@ static int64_t available_bytes(void)
     return (int64_t)sysconf(_SC_AVPHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
 }
 
-// Uniform in [-1, 1): equal seeds give equal numbers on every machine.
-static float next_number(uint64_t* state)
-{
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return (float)(int32_t)(*state >> 32) * (1.0f / 2147483648.0f);
-}
-
-// About normal: the sum of four uniform numbers, scaled to a variance of 1.
+// Normal numbers: equal seeds give equal numbers on every machine, with cuRAND or without.
 static float* make_numbers(int64_t num, uint64_t seed)
 {
+    kvl__random random;
     float* x = malloc((size_t)num * sizeof(float));
     if (!x) return NULL;
-    for (int64_t i = 0; i < num; ++i) {
-        x[i] = 0.0f;
-        for (int j = 0; j < 4; ++j) x[i] += 0.8660254f * next_number(&seed);
-    }
+    kvl__random_open(&random, seed, 1);
+    kvl__random_normal(&random, 0, x, (size_t)num);
+    kvl__random_close(&random);
     return x;
 }
 
