@@ -58,6 +58,12 @@ local function check_shape(side, c, parts, page_size)
                    c.group_size)
         end
     end
+    local fit = parts.fit
+    if fit and fit.number and (c.fit_number < fit.number_least or c.fit_number > fit.number_most)
+    then
+        refuse("%s.fit = %s%d: the %s must be %d to %d", side, c.fit, c.fit_number, fit.number,
+               fit.number_least, fit.number_most)
+    end
     local piece = c.transform_number
     if parts.transform and (piece < 2 or piece & (piece - 1) ~= 0 or c.head_dim % piece ~= 0) then
         refuse("%s.transform = %s%d: must be a power of two that divides head_dim = %d",
@@ -171,13 +177,20 @@ local function number_list(count)
     return table.concat(numbers, ", ")
 end
 
--- Returns the arguments of store_grid: a fit's statistics, and item i of their arrays.
+-- Returns the arguments of store_grid: a fit's statistics, item i of their arrays, and parameters.
 local function list_stats(fit)
-    local names, items = {}, {}
+    local names, items, parameters = {}, {}, {}
     for i, stat in ipairs(fit and fit.stats or {}) do
         names[i], items[i] = stat.name, stat.name .. "s[i]"
+        parameters[i] = "float " .. stat.name
     end
-    return table.concat(names, ", "), table.concat(items, ", ")
+    return table.concat(names, ", "), table.concat(items, ", "), table.concat(parameters, ", ")
+end
+
+-- The place, among the sorted magnitudes of a row, of the bound that its values are clipped to.
+local function clip_rank(c)
+    local rank = c.head_dim * c.fit_number // 100
+    return rank < c.head_dim and rank or c.head_dim - 1
 end
 
 -- Returns the calibrated tables of a side's record, in stage order: name, at (floats), count.  Each
@@ -231,6 +244,8 @@ function codec.derive(side, config, parts, isa)
         scale_bytes = stored.scale_bytes, zero_bytes = stored.zero_bytes,
         parts = parts,
         piece = parts.transform and c.transform_number or 0,
+        factor = parts.fit and parts.fit.factors and parts.fit.factors[c.bits] or false,
+        clips_row = parts.fit and parts.fit.clips_rows and clip_rank(c) or false,
         unit_rows = unit_rows(not raw and c.axis == "per_channel", c.group_size),
         shift = parts.shift,
     }
@@ -248,7 +263,7 @@ function codec.derive(side, config, parts, isa)
     for i = 0, 15 do d.code[i + 1] = code_expr(planes, i) end
     for k = 0, 7 do d.pair[k + 1] = pair_expr(planes, k) end
     d.lane_numbers = number_list(isa.lanes)
-    d.stat_names, d.stat_items = list_stats(parts.fit)
+    d.stat_names, d.stat_items, d.stat_parameters = list_stats(parts.fit)
     -- The arguments (word, lane) of a row and a channel.
     function d.word_lane(row, channel)
         return is_key and channel .. ", " .. row or row .. ", " .. channel

@@ -327,6 +327,22 @@ KVL__FN kvl_status kvl__check_sides(const kvl__parse* p, const kvl__codec* c, ch
     return KVL_OK;
 }
 
+// Numbers that a word says the bounds of.
+KVL__FN kvl_status kvl__check_numbers(const kvl__parse* p, kvl__codec* c, char side)
+{
+    for (int stage = 0; stage < KVL__NUM_STAGES; ++stage) {
+        const kvl__word* word = kvl__word_of(c, stage);
+        int32_t* number = &c->numbers[stage];
+        if (word->number_most == 0) continue;
+        if (*number == 0) *number = word->number_usual;
+        if (*number < word->number_least || *number > word->number_most)
+            return KVL__SPEC_FAIL(p, "%c.%s = %s%d: the number must be %d to %d", side,
+                                  kvl__stages[stage].name, word->name, *number, word->number_least,
+                                  word->number_most);
+    }
+    return KVL_OK;
+}
+
 KVL__FN kvl_status kvl__check_side(const kvl__parse* p, kvl__codec* c, char side)
 {
     KVL__TRY(kvl__check_sides(p, c, side));
@@ -334,6 +350,7 @@ KVL__FN kvl_status kvl__check_side(const kvl__parse* p, kvl__codec* c, char side
     if (kvl__is_raw(c)) {
         c->group_size = 0;
         c->words[KVL__STAGE_FIT] = KVL__FIT_NONE;
+        c->numbers[KVL__STAGE_FIT] = 0;
         c->words[KVL__STAGE_META] = KVL__META_NONE;
         c->words[KVL__STAGE_AXIS] = KVL__AXIS_PER_TOKEN;
         c->words[KVL__STAGE_ROUND] = KVL__ROUND_NEAREST;
@@ -341,6 +358,7 @@ KVL__FN kvl_status kvl__check_side(const kvl__parse* p, kvl__codec* c, char side
         KVL__TRY(kvl__check_words(p, c, side));
         KVL__TRY(kvl__check_group(p, c, side));
     }
+    KVL__TRY(kvl__check_numbers(p, c, side));
     return kvl__check_transform(p, c, side);
 }
 

@@ -164,6 +164,11 @@ KVL__FN float kvl__offset_8bit(const kvl__codec* c, float scale, float zero)
     return scale * (zero * ldexpf(1.0f, c->bits - 5) - 0.5f * (float)kvl__code_max(c));
 }
 
+KVL__FN float kvl__midpoint_offset(const kvl__codec* c, float scale)
+{
+    return -scale * (0.5f * (float)kvl__code_max(c));
+}
+
 KVL__FN kvl__grid kvl__fit_affine_8bit(const kvl__codec* c, float lo, float hi,
                                        unsigned char* scale_at, unsigned char* zero_at)
 {
@@ -214,6 +219,26 @@ KVL__FN kvl__grid kvl__fit_symmetric(const kvl__codec* c, float d, float most,
     return g;
 }
 
+// Of a fit that clips: the nearest scale, and codes from it; levels on both sides of 0.
+KVL__FN kvl__grid kvl__fit_midpoint(const kvl__codec* c, float d, unsigned char* scale_at)
+{
+    kvl__grid g;
+    if (c->words[KVL__STAGE_META] == KVL__META_F16) {
+        uint16_t scale = kvl__f32_to_f16_finite(d);
+        if (d > 0.0f && scale == 0) scale = 1;
+        kvl__put_u16(scale_at, scale);
+        g.scale = kvl__f16_to_f32(scale);
+    } else {
+        int code = kvl__f32_to_scale(c, d);
+        if (d > 0.0f && code == 0) code = 1;
+        *scale_at = (unsigned char)code;
+        g.scale = kvl__scale_to_f32(c, (unsigned char)code);
+    }
+    g.inverse = g.scale > 0.0f ? 1.0f / g.scale : 0.0f;
+    g.offset = kvl__midpoint_offset(c, g.scale);
+    return g;
+}
+
 KVL__FN kvl__grid kvl__load_grid(const kvl__codec* c, const unsigned char* scale_at,
                                  const unsigned char* zero_at)
 {
@@ -223,6 +248,8 @@ KVL__FN kvl__grid kvl__load_grid(const kvl__codec* c, const unsigned char* scale
     g.scale = f16 ? kvl__f16_to_f32(kvl__get_u16(scale_at)) : kvl__scale_to_f32(c, *scale_at);
     if (c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_SYMMETRIC)
         g.offset = -g.scale * kvl__zero_code(c);
+    else if (c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_MIDPOINT)
+        g.offset = kvl__midpoint_offset(c, g.scale);
     else if (f16)
         g.offset = kvl__f16_to_f32(kvl__get_u16(zero_at));
     else
@@ -231,6 +258,38 @@ KVL__FN kvl__grid kvl__load_grid(const kvl__codec* c, const unsigned char* scale
 }
 
 // FIT AND ROUND
+
+// Step of the uniform grid of 1 to 8 bits, of values of variance 1.
+KVL__FN float kvl__rms_step(int bits)
+{
+    static const float steps[9] = { 0.0f, 1.59576912f, 0.995689747f, 0.586019529f, 0.335190744f,
+                                    0.188135090f, 0.104018961f, 0.0f, 0.0304701084f };
+    return steps[bits];
+}
+
+KVL__FN float kvl__rms(const float* x, int32_t count, int32_t stride)
+{
+    const float most = ldexpf(1.0f, 57);
+    float sum = 0.0f;
+    for (int32_t i = 0; i < count; ++i) {
+        const float v = kvl__clamp(x[(int64_t)i * stride], -most, most);
+        sum += v * v;
+    }
+    return sqrtf(sum / (float)count);
+}
+
+// Brings x [dim] to the magnitude at place `rank` of theirs in ascending order, from 0.
+KVL__FN void kvl__clip_row(float* x, int32_t dim, int32_t rank)
+{
+    float sorted[KVL__MAX_HEAD_DIM];
+    for (int32_t i = 0; i < dim; ++i) {
+        const float v = fabsf(x[i]);
+        int32_t at = i;
+        for (; at > 0 && sorted[at - 1] > v; --at) sorted[at] = sorted[at - 1];
+        sorted[at] = v;
+    }
+    for (int32_t i = 0; i < dim; ++i) x[i] = kvl__clamp(x[i], -sorted[rank], sorted[rank]);
+}
 
 // x: `count` values, `stride` apart.
 KVL__FN kvl__grid kvl__fit(const kvl__codec* c, const float* x, int32_t count, int32_t stride,
@@ -251,6 +310,8 @@ KVL__FN kvl__grid kvl__fit(const kvl__codec* c, const float* x, int32_t count, i
                                   scale_at);
     case KVL__FIT_SIGNED_ABSMAX:
         return kvl__fit_symmetric(c, most / -kvl__zero_code(c), fabsf(most), scale_at);
+    case KVL__FIT_RMS:
+        return kvl__fit_midpoint(c, kvl__rms_step(c->bits) * kvl__rms(x, count, stride), scale_at);
     default:
         return c->words[KVL__STAGE_META] == KVL__META_F16
             ? kvl__fit_affine_f16(c, lo, hi, scale_at, zero_at)
@@ -295,6 +356,10 @@ KVL__FN void kvl__load_row(const kvl__codec* c, const float* tables, const uint1
         x[i] = kvl__clamp(shift ? plain - shift[i] : plain, -most, most);
     }
     kvl__to_basis(c, x);
+    if (c->words[KVL__STAGE_FIT] == KVL__FIT_CLIP) {
+        const int32_t rank = c->head_dim * c->numbers[KVL__STAGE_FIT] / 100;
+        kvl__clip_row(x, c->head_dim, rank < c->head_dim ? rank : c->head_dim - 1);
+    }
 }
 
 KVL__FN void kvl__encode_group(const kvl__codec* c, const kvl__encode_args* a, const float* x,

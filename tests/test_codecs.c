@@ -246,7 +246,7 @@ static void check_fixtures(const test_target* target, size_t step)
     static const char pattern[] = KVLOOM_TEST_ROOT "/tests/fixtures/codec_*.kvf";
     glob_t found;
     const int failed = glob(pattern, 0, NULL, &found);
-    cr_assert(failed == 0 && found.gl_pathc == 31, "%s: %zu fixtures, expected 31", pattern,
+    cr_assert(failed == 0 && found.gl_pathc == 35, "%s: %zu fixtures, expected 35", pattern,
               failed ? (size_t)0 : found.gl_pathc);
     for (size_t i = 0; i < found.gl_pathc; i += step) check_fixture(found.gl_pathv[i], target);
     globfree(&found);
@@ -487,13 +487,16 @@ Test(codecs, bf16_rows_of_any_size_stay_finite)
     static const char* const specs[] = { "rtn:b2,rows=bf16,sink=0,recent=0",
         "kivi:b4,meta=f16,rows=bf16,sink=0,recent=0", "q8_0:rows=bf16", "q4_0:rows=bf16",
         "q8_0:meta=8bit,rows=bf16", "f16:rows=bf16", "rtn:b2,meta=e4m3,rows=bf16,sink=0,recent=0",
-        "bf16", "rtn:b4,rows=bf16,transform=hadamard,sink=0,recent=0" };
+        "bf16", "rtn:b4,rows=bf16,transform=hadamard,sink=0,recent=0",
+        "rtn:b3,rows=bf16,fit=clip80,sink=0,recent=0",
+        "kivi:b2,levels=midpoint,fit=rms,meta=f16,rows=bf16,sink=0,recent=0",
+        "rtn:b4,levels=midpoint,fit=rms,rows=bf16,transform=hadamard,sink=0,recent=0" };
     static const float sizes[] = { 3e38f, 1e20f, 7e4f, 1e-20f, 1e-38f, 1e-39f, 1e-40f };
     test_target targets[TEST_MAX_TARGETS];
     const int n = test_targets(targets);
     float rows[GROUP * GROUP], k[GROUP * GROUP], v[GROUP * GROUP];
     for (int target = 0; target < (n > 1 ? 2 : 1); ++target)
-        for (int s = 0; s < 9; s += target ? 2 : 1) {
+        for (int s = 0; s < 12; s += target ? 2 : 1) {
             const kvl_layer_desc layer = test_layer(specs[s], 1, 1, GROUP, GROUP);
             test_cache c = test_open(&targets[target], &layer);
             for (int size = 0; size < 7; ++size) {
@@ -655,6 +658,60 @@ Test(codecs, a_transform_keeps_norms_and_changes_codes)
         test_close(&c);
     }
     test_close(&plain);
+}
+
+// A group of 16 against codes, scale and offset that were worked out by hand, on both sides.
+static void check_by_hand(const char* spec, const float* rows, const uint16_t* codes, float scale,
+                          float offset)
+{
+    test_target targets[TEST_MAX_TARGETS];
+    const int n = test_targets(targets);
+    for (int target = 0; target < (n > 1 ? 2 : 1); ++target) {
+        const kvl_layer_desc layer = test_layer(spec, 1, 1, 32, 32);
+        test_cache c = test_open(&targets[target], &layer);
+        const kvl_seq seq = test_seq(&c);
+        test_append(&c, seq, rows, rows, 0, 1);
+        for (int side = 0; side < 2; ++side) {
+            test_codes got = test_read_codes(&c, seq, 0, side);
+            cr_assert(got.c.scales[0] == scale && got.c.offsets[0] == offset,
+                      "%s on %s: scale %.9g offset %.9g, expected %.9g and %.9g", spec,
+                      targets[target].name, (double)got.c.scales[0], (double)got.c.offsets[0],
+                      (double)scale, (double)offset);
+            for (int i = 0; i < 16; ++i)
+                cr_assert(got.c.codes[i] == codes[i], "%s on %s: channel %d: code %d, expected %d",
+                          spec, targets[target].name, i, got.c.codes[i], codes[i]);
+            test_codes_free(&got);
+        }
+        test_close(&c);
+    }
+}
+
+Test(codecs, midpoint_by_hand)
+{
+    // Broken by another alpha, by levels that are not symmetric, or by a mean instead of an rms.
+    float rows[32] = { 0 };
+    static const float pattern16[16] = { 4, -4, 4, -4, 4, -4, 4, -4, 4, -4, 4, -4, 1, -1, 7.5f, 1 };
+    // 12 x 16 + 1 + 1 + 56.25 + 1 = 251.25: the rms is sqrt(251.25 / 16) = 3.96271687.
+    static const uint16_t codes[16] = { 3, 0, 3, 0, 3, 0, 3, 0, 3, 0, 3, 0, 2, 1, 3, 2 };
+    memcpy(rows, pattern16, sizeof pattern16);
+    // 3.96271687 x 0.995689747 = 3.94563656: between 3.9453125 and 3.947265625, steps of 2^-9.
+    // The codes part at -1, 0 and 1 times the scale: 4 is beyond it, 1 is not.
+    check_by_hand("rtn:b2,levels=midpoint,fit=rms,meta=f16,g16,sink=0,recent=0", rows, codes,
+                  3.9453125f, -1.5f * 3.9453125f);
+}
+
+Test(codecs, clip_by_hand)
+{
+    // Broken by a bound that is one place off, of a group instead of the row, or of one sign: of 32
+    // magnitudes the one at place 32 x 75 / 100 = 24 is 3, and 9 to -9 become 3 to -3.
+    float rows[32];
+    for (int i = 0; i < 32; ++i) rows[i] = (float)(i % 4);
+    for (int i = 3; i < 32; i += 4) rows[i] = i % 8 == 3 ? 3.0f : -3.0f;
+    rows[3] = 9.0f;
+    rows[7] = -9.0f;
+    // From -3 to 3 at 2 bits: scale 2, offset -3; ties go to even: 0 is 1.5, so 2; 2 is 2.5, so 2.
+    static const uint16_t codes[16] = { 2, 2, 2, 3, 2, 2, 2, 0, 2, 2, 2, 3, 2, 2, 2, 0 };
+    check_by_hand("rtn:b2,fit=clip75,meta=f16,g16,sink=0,recent=0", rows, codes, 2, -3);
 }
 
 Test(codecs, bits_by_hand)

@@ -130,6 +130,7 @@ line("    int32_t     levels;                    // a fit's: the levels it is fo
 line("    int32_t     min_bits;                  // a fit's least bits; else 0")
 line("    int32_t     has_sign;                  // a fit's scale has one; a meta word stores one")
 line("    uint32_t    bits_mask;                 // a levels word's widths: bit b for b bits")
+line("    int32_t     number_usual, number_least, number_most;   // of a number; most 0: derived")
 line("    const kvl__table_desc* tables;         // [num_tables]")
 line("    int32_t     num_tables;")
 line("    int32_t     sides;                     // 1: for keys, 2: for values, 3: for both")
@@ -140,10 +141,11 @@ for _, stage in ipairs(stages) do
         local p, mask = one.part or {}, 0
         for _, b in ipairs(p.bits or {}) do mask = mask | 1 << b end
         local tables = p.tables and ("kvl__tables_%s_%s"):format(stage.name, one.name) or "0"
-        line('    { "%s", "%s", %d, %d, %d, %d, %d, %d, %du, %s, %d, %d },', one.name, one.text,
-             p.number and 1 or 0, p.scale_bytes or 0, p.zero_bytes or 0,
+        line('    { "%s", "%s", %d, %d, %d, %d, %d, %d, %du, %d, %d, %d, %s, %d, %d },', one.name,
+             one.text, p.number and 1 or 0, p.scale_bytes or 0, p.zero_bytes or 0,
              p.levels and index.levels[p.levels] or -1,
-             p.min_bits or 0, p.signed and 1 or 0, mask, tables, #(p.tables or {}),
+             p.min_bits or 0, p.signed and 1 or 0, mask, p.number_usual or 0, p.number_least or 0,
+             p.number_most or 0, tables, #(p.tables or {}),
              p.side == "k" and 1 or p.side == "v" and 2 or 3)
     end
     line("};")

@@ -15,7 +15,7 @@
 --     while (hi - lo) / 2 + |mid - zero scale unit| > scale 2^(bits - 1): the next greater scale
 -- so that no value of the group is further than half a step from a level of the stored pair.
 -- Symmetric levels store the scale alone: nearest, or the next greater where the nearest would
--- leave max|x| further than half a step outside.
+-- leave max|x| further than half a step outside.  A fit that clips gets the nearest scale.
 
 return { stage = "meta", name = "8bit", text = "scale in 8 bits (e5m3), middle in 8 bits",
          scale_bytes = 1, zero_bytes = 1,
@@ -43,5 +43,10 @@ scale_code = e5m3_of_f32(wanted);
 if (wanted > 0.0f && scale_code == 0) scale_code = 1;
 while (scale_code < 255
        && absolute(extreme) > f32_of_e5m3(scale_code) * ((float)half_codes - 0.5f)) ++scale_code;
+scale = f32_of_e5m3(scale_code);
+grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;]],
+         store_clipped = [[
+scale_code = e5m3_of_f32(wanted);
+if (wanted > 0.0f && scale_code == 0) scale_code = 1;
 scale = f32_of_e5m3(scale_code);
 grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;]] }

@@ -36,4 +36,9 @@ if (wanted > 0.0f && scale_code == 0) scale_code = 1;
 while (scale_code < 127
        && absolute(extreme) > f32_of_e4m3(scale_code) * ((float)half_codes - 0.5f)) ++scale_code;
 scale = f32_of_e4m3(scale_code);
+grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;]],
+         store_clipped = [[
+scale_code = e4m3_of_f32(wanted);
+if (wanted > 0.0f && scale_code == 0) scale_code = 1;
+scale = f32_of_e4m3(scale_code);
 grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;]] }

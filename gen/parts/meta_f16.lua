@@ -7,7 +7,8 @@
 -- so that no value of the group is further than half a step from a level of the stored pair.
 -- Symmetric levels store the scale alone, and their codes come from the scale before it is rounded:
 -- that is ggml's arithmetic, whose bytes q8_0 and q4_0 reproduce.  Whatever would leave the range
--- of f16 is brought into it before any code is computed.
+-- of f16 is brought into it before any code is computed.  A fit that clips gets the nearest scale,
+-- not below the least f16, and codes come from it.
 -- A scale so small that its inverse is infinite has the inverse 0.  At 1 bit a range beyond 98256
 -- cannot be met within half a step: the scale stops at 65504.
 -- A group of equal values that are f16 numbers has scale 0 and is exact.
@@ -36,4 +37,9 @@ grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;]],
          store_symmetric = [[
 scale = clamp(wanted, -65504.0f, 65504.0f);
 scale_code = f16_of_f32(scale);
-grid.inverse = absolute(scale) > 0x1p-128f ? 1.0f / scale : 0.0f;]] }
+grid.inverse = absolute(scale) > 0x1p-128f ? 1.0f / scale : 0.0f;]],
+         store_clipped = [[
+scale_code = f16_of_f32(wanted);
+if (wanted > 0.0f && scale_code == 0) scale_code = 1;
+scale = f32_of_f16(scale_code);
+grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;]] }

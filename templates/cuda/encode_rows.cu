@@ -19,6 +19,31 @@ typedef struct $(s "unit") {
     unsigned char*  page;
 } $(s "unit");
 
+//% if codec.clips_row then
+// Brings each row to the bound +-b, b the magnitude that $(codec.clips_row) of its values are not
+// beyond: the greatest b, bit by bit, that at most as many are below.  A warp has a row.
+INLINE void $(s "clip_tile")(float* x)
+{
+    enum { rank = $(codec.clips_row) };
+    const int lane = threadIdx.x % 32;
+    __syncthreads();
+    for (int row = threadIdx.x / 32; row < 16; row += cta_warps) {
+        float* of = x + row * $(s "row_stride");
+        uint32_t bound = 0;
+        for (int bit = 30; bit >= 0; --bit) {
+            const uint32_t trial = bound | 1u << bit;
+            float below = 0.0f;
+            for (int i = lane; i < $(s "dim"); i += 32)
+                below += (bits_of(of[i]) & 0x7fffffffu) < trial ? 1.0f : 0.0f;
+            if (warp_sum(below) <= (float)rank) bound = trial;
+        }
+        for (int i = lane; i < $(s "dim"); i += 32)
+            of[i] = clamp(of[i], -float_of(bound), float_of(bound));
+    }
+    __syncthreads();
+}
+
+//% end
 // A tile of 16 rows of the page, of which [first, end) are read.
 INLINE void $(s "load_tile")(const $(s "unit")& u, int tile, int first, int end, float* x)
 {
@@ -34,6 +59,9 @@ INLINE void $(s "load_tile")(const $(s "unit")& u, int tile, int first, int end,
         x[i / $(s "dim") * $(s "row_stride") + channel] = value;
     }
     $(s "transform")(x, 16, $(s "row_stride"));
+    //% if codec.clips_row then
+    $(s "clip_tile")(x);
+    //% end
 }
 
 // Codes, bits of x, of the rows [first, end) of a tile take their place in the page.

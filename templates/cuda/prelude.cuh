@@ -26,6 +26,8 @@ __device__ const float float_max = 3.402823466e38f;
 INLINE float absolute(float x) { return fabsf(x); }
 INLINE float least(float a, float b) { return a < b ? a : b; }
 INLINE float most(float a, float b) { return a > b ? a : b; }
+INLINE float squared(float x) { return x * x; }
+INLINE float square_root(float x) { return __fsqrt_rn(x); }
 INLINE float clamp(float x, float lo, float hi) { return x < lo ? lo : x > hi ? hi : x; }
 INLINE int least_of(int a, int b) { return a < b ? a : b; }
 INLINE int most_of(int a, int b) { return a > b ? a : b; }

@@ -64,13 +64,10 @@ typedef struct $(s "grid") {
 } $(s "grid");
 
 // Fits a group and stores its scale$(codec.zero_bytes > 0 and " and zero" or "").
-//% if codec.zero_bytes > 0 then
-static $(s "grid") $(s "store_grid")(unsigned char* page, int group, float lo, float hi)
-//% else
-static $(s "grid") $(s "store_grid")(unsigned char* page, int group, float extreme)
-//% end
+static $(s "grid") $(s "store_grid")(unsigned char* page, int group, $(codec.stat_parameters))
 {
     enum { bits = $(codec.bits), code_max = $(codec.code_max), half_codes = 1 << (bits - 1) };
+    enum { group_size = $(codec.group_size) };
     $(s "grid") grid = { 0.0f, 0.0f };
     uint32_t scale_code;
     float scale;
@@ -81,8 +78,18 @@ static $(s "grid") $(s "store_grid")(unsigned char* page, int group, float extre
     hi += 0.0f;
     $(meta.store_affine)
     //% else
+    //% if codec.factor then
+    const float factor = $(f32(codec.factor));
+    //% end
     const float wanted = $(codec.parts.fit.wanted);
+    //% if codec.parts.fit.clips then
+    $(meta.store_clipped)
+    //% else
     $(meta.store_symmetric)
+    //% end
+    //% if not levels.is_centered then
+    grid.offset = $(offset);
+    //% end
     //% end
     //% for _, one in ipairs { { "scale", codec.scale_bytes }, { "zero", codec.zero_bytes } } do
     //% if one[2] == 1 then

@@ -3,6 +3,28 @@
 // Nothing in here may be fused or reordered where it decides a code: every target gets the same
 // bits.
 
+//% if codec.clips_row then
+// Brings x [dim] to the bound +-b, b the magnitude that $(codec.clips_row) of them are not beyond:
+// the greatest b, bit by bit, that at most as many are below.
+static void $(s "clip_row")(float* x)
+{
+    enum { rank = $(codec.clips_row) };
+    int32_t bound = 0;
+    for (int bit = 30; bit >= 0; --bit) {
+        const int32_t trial = bound | (int32_t)(1u << bit);
+        vi below = { 0 };
+        for (int i = 0; i < $(s "dim"); i += lanes)
+            below -= ((vi)load(x + i) & 0x7fffffff) < trial;
+        if (sum_lanes(__builtin_convertvector(below, vf)) <= (float)rank) bound = trial;
+    }
+    const vf hi = repeat(float_of((uint32_t)bound)), lo = -hi;
+    for (int i = 0; i < $(s "dim"); i += lanes) {
+        const vf y = select(load(x + i) < lo, lo, load(x + i));
+        store(x + i, select(y > hi, hi, y));
+    }
+}
+
+//% end
 INLINE void $(s "load_row")(const uint16_t* row, const float* tables, float* x)
 {
     for (int i = 0; i < $(s "dim"); i += lanes)
@@ -17,6 +39,9 @@ INLINE void $(s "load_row")(const uint16_t* row, const float* tables, float* x)
     for (int i = 0; i < $(s "dim"); ++i) x[i] = clamp(x[i], -0x1p119f, 0x1p119f);
     //% end
     $(s "transform")(x);
+    //% if codec.clips_row then
+    $(s "clip_row")(x);
+    //% end
 }
 
 //% local fit = codec.parts.fit

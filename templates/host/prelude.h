@@ -39,6 +39,8 @@ static const float float_max __attribute__((unused)) = 3.402823466e38f;
 INLINE float absolute(float x) { return __builtin_fabsf(x); }
 INLINE float least(float a, float b) { return a < b ? a : b; }
 INLINE float most(float a, float b) { return a > b ? a : b; }
+INLINE float squared(float x) { return x * x; }
+INLINE float square_root(float x) { return __builtin_sqrtf(x); }
 INLINE float clamp(float x, float lo, float hi) { return x < lo ? lo : x > hi ? hi : x; }
 
 INLINE uint32_t bits_of(float x)

@@ -145,6 +145,8 @@ __device__ const float float_max = 3.402823466e38f;
 INLINE float absolute(float x) { return fabsf(x); }
 INLINE float least(float a, float b) { return a < b ? a : b; }
 INLINE float most(float a, float b) { return a > b ? a : b; }
+INLINE float squared(float x) { return x * x; }
+INLINE float square_root(float x) { return __fsqrt_rn(x); }
 INLINE float clamp(float x, float lo, float hi) { return x < lo ? lo : x > hi ? hi : x; }
 INLINE int least_of(int a, int b) { return a < b ? a : b; }
 INLINE int most_of(int a, int b) { return a > b ? a : b; }
@@ -447,15 +449,14 @@ typedef struct k_grid {
 } k_grid;
 
 // Fits a group and stores its scale and zero.
-#line 95 "templates/cuda/codec.cuh"
 INLINE k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
-#line 99 "templates/cuda/codec.cuh"
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
+    enum { group_size = 32 };
     k_grid grid = { 0.0f, 0.0f };
     uint32_t scale_code;
     float scale;
-#line 105 "templates/cuda/codec.cuh"
+#line 102 "templates/cuda/codec.cuh"
     const int flag = -1;             // the zero has none
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
@@ -476,11 +477,11 @@ INLINE k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 116 "templates/cuda/codec.cuh"
+#line 123 "templates/cuda/codec.cuh"
     page[k_scales_at + group] = (unsigned char)scale_code;
-#line 116 "templates/cuda/codec.cuh"
+#line 123 "templates/cuda/codec.cuh"
     page[k_zeros_at + group] = (unsigned char)zero_code;
-#line 121 "templates/cuda/codec.cuh"
+#line 128 "templates/cuda/codec.cuh"
     return grid;
 }
 
@@ -494,38 +495,38 @@ INLINE uint32_t k_code_of(float x, k_grid grid)
     y = least(y, code_max - zero_point);
     return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
 }
-#line 135 "templates/cuda/codec.cuh"
+#line 142 "templates/cuda/codec.cuh"
 
 // Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
 INLINE void k_read_lane(const unsigned char* page, int lane, int word16, float* x)
 {
     uint32_t q[16];
     k_get_codes(page + k_cell_at(lane / 16, word16), lane % 16, q);
-#line 144 "templates/cuda/codec.cuh"
+#line 151 "templates/cuda/codec.cuh"
     for (int i = 0; i < 16; ++i) {
         const int group = k_group(word16 * 16 + i, lane);
         const float scale = k_read_scale(page, group);
         x[i] = scale * to_float(q[i]) + k_read_offset(page, group, scale);
     }
-#line 155 "templates/cuda/codec.cuh"
+#line 162 "templates/cuda/codec.cuh"
 }
 
 // One value.
 INLINE float k_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 161 "templates/cuda/codec.cuh"
+#line 168 "templates/cuda/codec.cuh"
     const int lane = row, word = channel;
-#line 165 "templates/cuda/codec.cuh"
+#line 172 "templates/cuda/codec.cuh"
     uint32_t q[16];
     k_get_codes(page + k_cell_at(lane / 16, word / 16), lane % 16, q);
     uint32_t picked = q[0];
     for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
     *code = picked;
-#line 173 "templates/cuda/codec.cuh"
+#line 180 "templates/cuda/codec.cuh"
     const int group = k_group(word, lane);
     const float scale = k_read_scale(page, group);
     return scale * to_float(picked) + k_read_offset(page, group, scale);
-#line 177 "templates/cuda/codec.cuh"
+#line 184 "templates/cuda/codec.cuh"
 }
 
 #line 8 "templates/cuda/program.cu"
@@ -635,15 +636,14 @@ typedef struct v_grid {
 } v_grid;
 
 // Fits a group and stores its scale and zero.
-#line 95 "templates/cuda/codec.cuh"
 INLINE v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
-#line 99 "templates/cuda/codec.cuh"
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
+    enum { group_size = 32 };
     v_grid grid = { 0.0f, 0.0f };
     uint32_t scale_code;
     float scale;
-#line 105 "templates/cuda/codec.cuh"
+#line 102 "templates/cuda/codec.cuh"
     const int flag = -1;             // the zero has none
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
@@ -664,11 +664,11 @@ INLINE v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 116 "templates/cuda/codec.cuh"
+#line 123 "templates/cuda/codec.cuh"
     page[v_scales_at + group] = (unsigned char)scale_code;
-#line 116 "templates/cuda/codec.cuh"
+#line 123 "templates/cuda/codec.cuh"
     page[v_zeros_at + group] = (unsigned char)zero_code;
-#line 121 "templates/cuda/codec.cuh"
+#line 128 "templates/cuda/codec.cuh"
     return grid;
 }
 
@@ -682,38 +682,38 @@ INLINE uint32_t v_code_of(float x, v_grid grid)
     y = least(y, code_max - zero_point);
     return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
 }
-#line 135 "templates/cuda/codec.cuh"
+#line 142 "templates/cuda/codec.cuh"
 
 // Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
 INLINE void v_read_lane(const unsigned char* page, int lane, int word16, float* x)
 {
     uint32_t q[16];
     v_get_codes(page + v_cell_at(lane / 16, word16), lane % 16, q);
-#line 144 "templates/cuda/codec.cuh"
+#line 151 "templates/cuda/codec.cuh"
     for (int i = 0; i < 16; ++i) {
         const int group = v_group(word16 * 16 + i, lane);
         const float scale = v_read_scale(page, group);
         x[i] = scale * to_float(q[i]) + v_read_offset(page, group, scale);
     }
-#line 155 "templates/cuda/codec.cuh"
+#line 162 "templates/cuda/codec.cuh"
 }
 
 // One value.
 INLINE float v_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 163 "templates/cuda/codec.cuh"
+#line 170 "templates/cuda/codec.cuh"
     const int lane = channel, word = row;
-#line 165 "templates/cuda/codec.cuh"
+#line 172 "templates/cuda/codec.cuh"
     uint32_t q[16];
     v_get_codes(page + v_cell_at(lane / 16, word / 16), lane % 16, q);
     uint32_t picked = q[0];
     for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
     *code = picked;
-#line 173 "templates/cuda/codec.cuh"
+#line 180 "templates/cuda/codec.cuh"
     const int group = v_group(word, lane);
     const float scale = v_read_scale(page, group);
     return scale * to_float(picked) + v_read_offset(page, group, scale);
-#line 177 "templates/cuda/codec.cuh"
+#line 184 "templates/cuda/codec.cuh"
 }
 
 #line 19 "templates/cuda/program.cu"

@@ -165,6 +165,8 @@ static const float float_max __attribute__((unused)) = 3.402823466e38f;
 INLINE float absolute(float x) { return __builtin_fabsf(x); }
 INLINE float least(float a, float b) { return a < b ? a : b; }
 INLINE float most(float a, float b) { return a > b ? a : b; }
+INLINE float squared(float x) { return x * x; }
+INLINE float square_root(float x) { return __builtin_sqrtf(x); }
 INLINE float clamp(float x, float lo, float hi) { return x < lo ? lo : x > hi ? hi : x; }
 
 INLINE uint32_t bits_of(float x)
@@ -305,14 +307,14 @@ INLINE vu load_u16(const unsigned char* at)
 INLINE vu load_u32(const unsigned char* at) { return *(const vu_at*)at; }
 
 // Words that lanes l and l + 8 share, of lanes lane ...: bits 8 and up of a half are lane l + 8's.
-#line 192 "templates/host/prelude.h"
+#line 194 "templates/host/prelude.h"
 INLINE vu load_narrow(const unsigned char* at, int lane)
 {
     return load_u32(at + lane % 8 * 4) >> lane / 8 * 8;
 }
-#line 197 "templates/host/prelude.h"
-
 #line 199 "templates/host/prelude.h"
+
+#line 201 "templates/host/prelude.h"
 INLINE vf greater(vf a, vf b)
 {
     vf x;
@@ -340,17 +342,17 @@ INLINE vf load_f16(const unsigned char* at)
     __asm__("vcvtph2ps %1, %0" : "=v"(x) : "m"(*(const vh_at*)at));
     return x;
 }
-#line 259 "templates/host/prelude.h"
+#line 261 "templates/host/prelude.h"
 
 // Returns *a * b + c.
-#line 268 "templates/host/prelude.h"
-INLINE vf mul_add_at(const float* a, vf b, vf c) { return mul_add(repeat(*a), b, c); }
 #line 270 "templates/host/prelude.h"
+INLINE vf mul_add_at(const float* a, vf b, vf c) { return mul_add(repeat(*a), b, c); }
+#line 272 "templates/host/prelude.h"
 
 INLINE vf load_bf16(const unsigned char* at) { return (vf)(load_u16(at) << 16); }
 
 // Bytes as 32 bits.  In two steps, each of which compilers know: four times wider is one by one.
-#line 275 "templates/host/prelude.h"
+#line 277 "templates/host/prelude.h"
 INLINE vu load_u8(const unsigned char* at)
 {
     vu x;
@@ -364,7 +366,7 @@ INLINE vi load_s8(const unsigned char* at)
     __asm__("vpmovsxbd %1, %0" : "=v"(x) : "m"(*(const vb_at*)at));
     return x;
 }
-#line 299 "templates/host/prelude.h"
+#line 301 "templates/host/prelude.h"
 
 // a = 2^-15 (1 + c / 8) of c < 8 is too great: c 2^-17 = 2 a - 2^-14 < a, which is not less where
 // c >= 8.
@@ -386,22 +388,22 @@ INLINE vf load_i8(const unsigned char* at) { return __builtin_convertvector(load
 // The sum of all lanes, by halves.
 INLINE float sum_lanes(vf x)
 {
-#line 325 "templates/host/prelude.h"
+#line 327 "templates/host/prelude.h"
     typedef float half __attribute__((vector_size(32)));
     const half x8 = x;
-#line 328 "templates/host/prelude.h"
-    typedef float quarter __attribute__((vector_size(16)));
 #line 330 "templates/host/prelude.h"
+    typedef float quarter __attribute__((vector_size(16)));
+#line 332 "templates/host/prelude.h"
     const union { half whole; quarter parts[2]; } v8 = { x8 };
     const quarter x4 = v8.parts[0] + v8.parts[1];
-#line 335 "templates/host/prelude.h"
+#line 337 "templates/host/prelude.h"
     return (x4[0] + x4[2]) + (x4[1] + x4[3]);
 }
 
 // The sums of the lanes of four vectors, to [4].
 INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
 {
-#line 342 "templates/host/prelude.h"
+#line 344 "templates/host/prelude.h"
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
     typedef float quarter __attribute__((vector_size(16)));
@@ -410,7 +412,7 @@ INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
     quarter x[4];
     for (int i = 0; i < 4; ++i) {
         x[i] = v[i].parts[0] + v[i].parts[1];
-#line 353 "templates/host/prelude.h"
+#line 355 "templates/host/prelude.h"
     }
     // Lanes (0 + 2) and (1 + 3) of two vectors at a time, then their sums.
     const quarter ab = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5)
@@ -422,7 +424,7 @@ INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
     return;
 #endif
 #endif
-#line 365 "templates/host/prelude.h"
+#line 367 "templates/host/prelude.h"
     to[0] = sum_lanes(a);
     to[1] = sum_lanes(b);
     to[2] = sum_lanes(c);
@@ -443,7 +445,7 @@ INLINE float greatest_lane(vf x)
     const float a = all[1] > all[0] ? all[1] : all[0], b = all[3] > all[2] ? all[3] : all[2];
     return b > a ? b : a;
 }
-#line 386 "templates/host/prelude.h"
+#line 388 "templates/host/prelude.h"
 
 // 16-BIT WEIGHTS, in pairs: two in each lane
 
@@ -451,7 +453,7 @@ INLINE vi load_pairs(const int32_t* pairs) { return *(const vi_at*)pairs; }
 INLINE void store_pairs(int32_t* pairs, vi x) { *(vi_at*)pairs = x; }
 
 // Returns sum + x[2 l] w[0] + x[2 l + 1] w[1] in lane l, for the pair w at `at`.
-#line 406 "templates/host/prelude.h"
+#line 408 "templates/host/prelude.h"
 INLINE vi dot_pairs(vi w, vi x, vi sum)
 {
     vi part;
@@ -463,7 +465,7 @@ INLINE vi dot_at(const int32_t* at, vp x, vi sum)
 {
     return dot_pairs((vi){ *at, *at, *at, *at, *at, *at, *at, *at }, (vi)x, sum);
 }
-#line 418 "templates/host/prelude.h"
+#line 420 "templates/host/prelude.h"
 
 INLINE vi add_pairs(vi x, vi sum)
 {
@@ -488,21 +490,21 @@ INLINE vi absolute_pairs(vi x)
 INLINE int any_bit(vi x)
 {
     int any;
-#line 445 "templates/host/prelude.h"
-    __asm__("vmovmskps %1, %0" : "=r"(any) : "v"((vi)(x != 0)));
 #line 447 "templates/host/prelude.h"
+    __asm__("vmovmskps %1, %0" : "=r"(any) : "v"((vi)(x != 0)));
+#line 449 "templates/host/prelude.h"
     return any;
 }
 
 // The low 16 bits of the lanes of a, then of b.
 INLINE vi low_halves(vi a, vi b)
 {
-#line 458 "templates/host/prelude.h"
+#line 460 "templates/host/prelude.h"
     vi x;
     __asm__("vpackusdw %2, %1, %0\n\tvpermq $0xd8, %0, %0"
             : "=v"(x) : "v"(a & 0xffff), "v"(b & 0xffff));
     return x;
-#line 463 "templates/host/prelude.h"
+#line 465 "templates/host/prelude.h"
 }
 
 // Rounds a times `factor`, then b times it, to 16-bit numbers; products are at most 32767.
@@ -728,15 +730,14 @@ typedef struct k_grid {
 } k_grid;
 
 // Fits a group and stores its scale and zero.
-#line 68 "templates/host/codec.h"
 static k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
-#line 72 "templates/host/codec.h"
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
+    enum { group_size = 32 };
     k_grid grid = { 0.0f, 0.0f };
     uint32_t scale_code;
     float scale;
-#line 78 "templates/host/codec.h"
+#line 75 "templates/host/codec.h"
     const int flag = -1;             // the zero has none
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
@@ -757,11 +758,11 @@ static k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 89 "templates/host/codec.h"
+#line 96 "templates/host/codec.h"
     page[k_scales_at + group] = (unsigned char)scale_code;
-#line 89 "templates/host/codec.h"
+#line 96 "templates/host/codec.h"
     page[k_zeros_at + group] = (unsigned char)zero_code;
-#line 94 "templates/host/codec.h"
+#line 101 "templates/host/codec.h"
     return grid;
 }
 
@@ -781,7 +782,7 @@ static void k_round_row(const float* x, const float* offset, const float* invers
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
-#line 114 "templates/host/codec.h"
+#line 121 "templates/host/codec.h"
 
 // CODES
 
@@ -790,54 +791,54 @@ static void k_put_row(unsigned char* page, int row, const uint16_t* q)
 {
     const int i = row % 16;
     for (int at = 0; at < k_dim / 16; ++at, q += 16) {
-#line 129 "templates/host/codec.h"
+#line 136 "templates/host/codec.h"
         u32_at* to = (u32_at*)k_cell(page, row / 16, at);
-#line 135 "templates/host/codec.h"
+#line 142 "templates/host/codec.h"
         to[0 + i] = ((uint32_t)q[0] & 3u) | ((uint32_t)q[1] & 3u) << 16 | ((uint32_t)q[2] & 3u) << 2 | ((uint32_t)q[3] & 3u) << 18 | ((uint32_t)q[4] & 3u) << 4 | ((uint32_t)q[5] & 3u) << 20 | ((uint32_t)q[6] & 3u) << 6 | ((uint32_t)q[7] & 3u) << 22 | ((uint32_t)q[8] & 3u) << 8 | ((uint32_t)q[9] & 3u) << 24 | ((uint32_t)q[10] & 3u) << 10 | ((uint32_t)q[11] & 3u) << 26 | ((uint32_t)q[12] & 3u) << 12 | ((uint32_t)q[13] & 3u) << 28 | ((uint32_t)q[14] & 3u) << 14 | ((uint32_t)q[15] & 3u) << 30;
-#line 158 "templates/host/codec.h"
+#line 165 "templates/host/codec.h"
     }
 }
 
 INLINE uint32_t k_get_code(const unsigned char* page, int row, int channel)
 {
-#line 164 "templates/host/codec.h"
+#line 171 "templates/host/codec.h"
     const int lane = row, word = channel;
-#line 168 "templates/host/codec.h"
+#line 175 "templates/host/codec.h"
     const unsigned char* cell = k_cell(page, lane / 16, word / 16);
     const int i = word % 16;
-#line 173 "templates/host/codec.h"
+#line 180 "templates/host/codec.h"
     uint32_t code = 0;
-#line 175 "templates/host/codec.h"
+#line 182 "templates/host/codec.h"
     {
         enum { each = 8, mask = 3 };
         int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 182 "templates/host/codec.h"
+#line 189 "templates/host/codec.h"
         const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
-#line 184 "templates/host/codec.h"
+#line 191 "templates/host/codec.h"
         code |= (*(const u32_at*)at >> bit & mask) << 0;
     }
-#line 187 "templates/host/codec.h"
+#line 194 "templates/host/codec.h"
     return code;
-#line 189 "templates/host/codec.h"
+#line 196 "templates/host/codec.h"
 }
 
 // One value in the codec's basis.
 INLINE float k_read_value(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = k_get_code(page, row, channel);
-#line 196 "templates/host/codec.h"
+#line 203 "templates/host/codec.h"
     const int group = k_group(channel, row);
     const float scale = k_read_scale(page, group);
     return scale * (float)(int32_t)code + k_read_offset(page, group, scale);
-#line 202 "templates/host/codec.h"
+#line 209 "templates/host/codec.h"
 }
 
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int k_fold_is_due(int lane16)
 {
-#line 208 "templates/host/codec.h"
+#line 215 "templates/host/codec.h"
     return lane16 * 16 % k_group_size == 0;
-#line 213 "templates/host/codec.h"
+#line 220 "templates/host/codec.h"
 }
 
 #line 15 "templates/host/program.c"
@@ -1156,48 +1157,50 @@ static void k_transform_rows(const kvl__basis_args* a)
 // Nothing in here may be fused or reordered where it decides a code: every target gets the same
 // bits.
 
+#line 28 "templates/host/encode_rows.c"
 INLINE void k_load_row(const uint16_t* row, const float* tables, float* x)
 {
     for (int i = 0; i < k_dim; i += lanes)
         store(x + i, load_f16((const unsigned char*)(row + i)));
-#line 14 "templates/host/encode_rows.c"
+#line 36 "templates/host/encode_rows.c"
     (void)tables;
-#line 19 "templates/host/encode_rows.c"
+#line 41 "templates/host/encode_rows.c"
     k_transform(x);
+#line 45 "templates/host/encode_rows.c"
 }
 
-#line 90 "templates/host/encode_rows.c"
+#line 115 "templates/host/encode_rows.c"
 // Groups along tokens: group_size rows at once, each channel with its own statistics.
 static void k_encode_rows(const kvl__encode_args* a)
 {
     enum { group_size = 32 };
     for (int32_t r = 0; r < a->num_rows; r += group_size) {
         float rows[group_size][k_dim];
-#line 97 "templates/host/encode_rows.c"
+#line 122 "templates/host/encode_rows.c"
         float los[k_dim];
-#line 97 "templates/host/encode_rows.c"
+#line 122 "templates/host/encode_rows.c"
         float his[k_dim];
-#line 99 "templates/host/encode_rows.c"
+#line 124 "templates/host/encode_rows.c"
         for (int t = 0; t < group_size; ++t)
             k_load_row(a->rows + (r + t) * a->row_stride, a->tables, rows[t]);
         for (int i = 0; i < k_dim; ++i) {
             const float x = rows[0][i];
-#line 104 "templates/host/encode_rows.c"
+#line 129 "templates/host/encode_rows.c"
             los[i] = x;
-#line 104 "templates/host/encode_rows.c"
+#line 129 "templates/host/encode_rows.c"
             his[i] = x;
-#line 106 "templates/host/encode_rows.c"
+#line 131 "templates/host/encode_rows.c"
         }
         for (int t = 1; t < group_size; ++t) {
             for (int i = 0; i < k_dim; ++i) {
                 const float x = rows[t][i];
-#line 111 "templates/host/encode_rows.c"
+#line 136 "templates/host/encode_rows.c"
                 const float lo = los[i];
                 los[i] = x < lo ? x : lo;
-#line 111 "templates/host/encode_rows.c"
+#line 136 "templates/host/encode_rows.c"
                 const float hi = his[i];
                 his[i] = x > hi ? x : hi;
-#line 114 "templates/host/encode_rows.c"
+#line 139 "templates/host/encode_rows.c"
             }
         }
         float offset[k_dim], inverse[k_dim];
@@ -1441,15 +1444,14 @@ typedef struct v_grid {
 } v_grid;
 
 // Fits a group and stores its scale and zero.
-#line 68 "templates/host/codec.h"
 static v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
-#line 72 "templates/host/codec.h"
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
+    enum { group_size = 32 };
     v_grid grid = { 0.0f, 0.0f };
     uint32_t scale_code;
     float scale;
-#line 78 "templates/host/codec.h"
+#line 75 "templates/host/codec.h"
     const int flag = -1;             // the zero has none
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
@@ -1470,11 +1472,11 @@ static v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 89 "templates/host/codec.h"
+#line 96 "templates/host/codec.h"
     page[v_scales_at + group] = (unsigned char)scale_code;
-#line 89 "templates/host/codec.h"
+#line 96 "templates/host/codec.h"
     page[v_zeros_at + group] = (unsigned char)zero_code;
-#line 94 "templates/host/codec.h"
+#line 101 "templates/host/codec.h"
     return grid;
 }
 
@@ -1494,7 +1496,7 @@ static void v_round_row(const float* x, const float* offset, const float* invers
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
-#line 114 "templates/host/codec.h"
+#line 121 "templates/host/codec.h"
 
 // CODES
 
@@ -1503,63 +1505,63 @@ static void v_put_row(unsigned char* page, int row, const uint16_t* q)
 {
     const int i = row % 16;
     for (int at = 0; at < v_dim / 16; ++at, q += 16) {
-#line 139 "templates/host/codec.h"
+#line 146 "templates/host/codec.h"
         u32_at* to = (u32_at*)v_cell(page, at, row / 16);
-#line 141 "templates/host/codec.h"
+#line 148 "templates/host/codec.h"
         {
             enum { each = 8, mask = 3 };
             u32_at* words = to + 0 + i / 2 / each * 16;
             const int left = i % 2 * 16 + i / 2 % each * 2;
-#line 151 "templates/host/codec.h"
+#line 158 "templates/host/codec.h"
             for (int lane = 0; lane < 16; ++lane)
                 words[lane] = (words[lane] & ~((uint32_t)mask << left))
                               | ((uint32_t)q[lane] >> 0 & mask) << left;
-#line 155 "templates/host/codec.h"
+#line 162 "templates/host/codec.h"
         }
-#line 158 "templates/host/codec.h"
+#line 165 "templates/host/codec.h"
     }
 }
 
 INLINE uint32_t v_get_code(const unsigned char* page, int row, int channel)
 {
-#line 166 "templates/host/codec.h"
+#line 173 "templates/host/codec.h"
     const int lane = channel, word = row;
-#line 168 "templates/host/codec.h"
+#line 175 "templates/host/codec.h"
     const unsigned char* cell = v_cell(page, lane / 16, word / 16);
     const int i = word % 16;
-#line 173 "templates/host/codec.h"
+#line 180 "templates/host/codec.h"
     uint32_t code = 0;
-#line 175 "templates/host/codec.h"
+#line 182 "templates/host/codec.h"
     {
         enum { each = 8, mask = 3 };
         int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 182 "templates/host/codec.h"
+#line 189 "templates/host/codec.h"
         const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
-#line 184 "templates/host/codec.h"
+#line 191 "templates/host/codec.h"
         code |= (*(const u32_at*)at >> bit & mask) << 0;
     }
-#line 187 "templates/host/codec.h"
+#line 194 "templates/host/codec.h"
     return code;
-#line 189 "templates/host/codec.h"
+#line 196 "templates/host/codec.h"
 }
 
 // One value in the codec's basis.
 INLINE float v_read_value(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = v_get_code(page, row, channel);
-#line 196 "templates/host/codec.h"
+#line 203 "templates/host/codec.h"
     const int group = v_group(row, channel);
     const float scale = v_read_scale(page, group);
     return scale * (float)(int32_t)code + v_read_offset(page, group, scale);
-#line 202 "templates/host/codec.h"
+#line 209 "templates/host/codec.h"
 }
 
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int v_fold_is_due(int lane16)
 {
-#line 208 "templates/host/codec.h"
+#line 215 "templates/host/codec.h"
     return lane16 * 16 % v_group_size == 0;
-#line 213 "templates/host/codec.h"
+#line 220 "templates/host/codec.h"
 }
 
 #line 15 "templates/host/program.c"
@@ -1871,21 +1873,23 @@ static void v_transform_rows(const kvl__basis_args* a)
 // Nothing in here may be fused or reordered where it decides a code: every target gets the same
 // bits.
 
+#line 28 "templates/host/encode_rows.c"
 INLINE void v_load_row(const uint16_t* row, const float* tables, float* x)
 {
     for (int i = 0; i < v_dim; i += lanes)
         store(x + i, load_f16((const unsigned char*)(row + i)));
-#line 14 "templates/host/encode_rows.c"
+#line 36 "templates/host/encode_rows.c"
     (void)tables;
-#line 19 "templates/host/encode_rows.c"
+#line 41 "templates/host/encode_rows.c"
     v_transform(x);
+#line 45 "templates/host/encode_rows.c"
 }
 
-#line 40 "templates/host/encode_rows.c"
+#line 65 "templates/host/encode_rows.c"
 // Groups along the channels of a row.
 static void v_encode_rows(const kvl__encode_args* a)
 {
-#line 44 "templates/host/encode_rows.c"
+#line 69 "templates/host/encode_rows.c"
     enum { group_size = 32, step = 16 };
     for (int32_t r = 0; r < a->num_rows; ++r) {
         const int row = a->first_row + r;
@@ -1894,45 +1898,45 @@ static void v_encode_rows(const kvl__encode_args* a)
         v_load_row(a->rows + r * a->row_stride, a->tables, x);
         for (int first = 0; first < v_dim; first += group_size) {
             const float* of = x + first;
-#line 53 "templates/host/encode_rows.c"
+#line 78 "templates/host/encode_rows.c"
             float los[step];
-#line 53 "templates/host/encode_rows.c"
+#line 78 "templates/host/encode_rows.c"
             float his[step];
-#line 55 "templates/host/encode_rows.c"
+#line 80 "templates/host/encode_rows.c"
             // Every step-th value has its own statistics; what they come to is order-free.
             for (int j = 0; j < step; ++j) {
                 const float x = of[j];
-#line 59 "templates/host/encode_rows.c"
+#line 84 "templates/host/encode_rows.c"
                 los[j] = x;
-#line 59 "templates/host/encode_rows.c"
+#line 84 "templates/host/encode_rows.c"
                 his[j] = x;
-#line 61 "templates/host/encode_rows.c"
+#line 86 "templates/host/encode_rows.c"
             }
             for (int i = step; i < group_size; i += step) {
                 for (int j = 0; j < step; ++j) {
                     const float x = of[i + j];
-#line 66 "templates/host/encode_rows.c"
+#line 91 "templates/host/encode_rows.c"
                     const float lo = los[j];
                     los[j] = x < lo ? x : lo;
-#line 66 "templates/host/encode_rows.c"
+#line 91 "templates/host/encode_rows.c"
                     const float hi = his[j];
                     his[j] = x > hi ? x : hi;
-#line 69 "templates/host/encode_rows.c"
+#line 94 "templates/host/encode_rows.c"
                 }
             }
-#line 72 "templates/host/encode_rows.c"
+#line 97 "templates/host/encode_rows.c"
             float lo = los[0];
             for (int j = 1; j < step; ++j) {
                 const float x = los[j];
                 lo = x < lo ? x : lo;
             }
-#line 72 "templates/host/encode_rows.c"
+#line 97 "templates/host/encode_rows.c"
             float hi = his[0];
             for (int j = 1; j < step; ++j) {
                 const float x = his[j];
                 hi = x > hi ? x : hi;
             }
-#line 78 "templates/host/encode_rows.c"
+#line 103 "templates/host/encode_rows.c"
             const int group = v_group(row, first);
             const v_grid grid = v_store_grid(a->page, group, lo, hi);
             for (int i = first; i < first + group_size; ++i) {

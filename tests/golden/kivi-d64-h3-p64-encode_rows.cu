@@ -145,6 +145,8 @@ __device__ const float float_max = 3.402823466e38f;
 INLINE float absolute(float x) { return fabsf(x); }
 INLINE float least(float a, float b) { return a < b ? a : b; }
 INLINE float most(float a, float b) { return a > b ? a : b; }
+INLINE float squared(float x) { return x * x; }
+INLINE float square_root(float x) { return __fsqrt_rn(x); }
 INLINE float clamp(float x, float lo, float hi) { return x < lo ? lo : x > hi ? hi : x; }
 INLINE int least_of(int a, int b) { return a < b ? a : b; }
 INLINE int most_of(int a, int b) { return a > b ? a : b; }
@@ -447,15 +449,14 @@ typedef struct k_grid {
 } k_grid;
 
 // Fits a group and stores its scale and zero.
-#line 95 "templates/cuda/codec.cuh"
 INLINE k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
-#line 99 "templates/cuda/codec.cuh"
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
+    enum { group_size = 32 };
     k_grid grid = { 0.0f, 0.0f };
     uint32_t scale_code;
     float scale;
-#line 105 "templates/cuda/codec.cuh"
+#line 102 "templates/cuda/codec.cuh"
     const int flag = -1;             // the zero has none
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
@@ -476,11 +477,11 @@ INLINE k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 116 "templates/cuda/codec.cuh"
+#line 123 "templates/cuda/codec.cuh"
     page[k_scales_at + group] = (unsigned char)scale_code;
-#line 116 "templates/cuda/codec.cuh"
+#line 123 "templates/cuda/codec.cuh"
     page[k_zeros_at + group] = (unsigned char)zero_code;
-#line 121 "templates/cuda/codec.cuh"
+#line 128 "templates/cuda/codec.cuh"
     return grid;
 }
 
@@ -494,38 +495,38 @@ INLINE uint32_t k_code_of(float x, k_grid grid)
     y = least(y, code_max - zero_point);
     return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
 }
-#line 135 "templates/cuda/codec.cuh"
+#line 142 "templates/cuda/codec.cuh"
 
 // Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
 INLINE void k_read_lane(const unsigned char* page, int lane, int word16, float* x)
 {
     uint32_t q[16];
     k_get_codes(page + k_cell_at(lane / 16, word16), lane % 16, q);
-#line 144 "templates/cuda/codec.cuh"
+#line 151 "templates/cuda/codec.cuh"
     for (int i = 0; i < 16; ++i) {
         const int group = k_group(word16 * 16 + i, lane);
         const float scale = k_read_scale(page, group);
         x[i] = scale * to_float(q[i]) + k_read_offset(page, group, scale);
     }
-#line 155 "templates/cuda/codec.cuh"
+#line 162 "templates/cuda/codec.cuh"
 }
 
 // One value.
 INLINE float k_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 161 "templates/cuda/codec.cuh"
+#line 168 "templates/cuda/codec.cuh"
     const int lane = row, word = channel;
-#line 165 "templates/cuda/codec.cuh"
+#line 172 "templates/cuda/codec.cuh"
     uint32_t q[16];
     k_get_codes(page + k_cell_at(lane / 16, word / 16), lane % 16, q);
     uint32_t picked = q[0];
     for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
     *code = picked;
-#line 173 "templates/cuda/codec.cuh"
+#line 180 "templates/cuda/codec.cuh"
     const int group = k_group(word, lane);
     const float scale = k_read_scale(page, group);
     return scale * to_float(picked) + k_read_offset(page, group, scale);
-#line 177 "templates/cuda/codec.cuh"
+#line 184 "templates/cuda/codec.cuh"
 }
 
 #line 11 "templates/cuda/program.cu"
@@ -565,6 +566,7 @@ typedef struct k_unit {
     unsigned char*  page;
 } k_unit;
 
+#line 47 "templates/cuda/encode_rows.cu"
 // A tile of 16 rows of the page, of which [first, end) are read.
 INLINE void k_load_tile(const k_unit& u, int tile, int first, int end, float* x)
 {
@@ -574,10 +576,11 @@ INLINE void k_load_tile(const k_unit& u, int tile, int first, int end, float* x)
         float value = 0.0f;
         if (row >= first && row < end)
             value = f32_of_row(u.ring[(u.row + row) % u.ring_rows * (int64_t)k_dim + channel]);
-#line 34 "templates/cuda/encode_rows.cu"
+#line 59 "templates/cuda/encode_rows.cu"
         x[i / k_dim * k_row_stride + channel] = value;
     }
     k_transform(x, 16, k_row_stride);
+#line 65 "templates/cuda/encode_rows.cu"
 }
 
 // Codes, bits of x, of the rows [first, end) of a tile take their place in the page.
@@ -589,14 +592,14 @@ INLINE void k_put_tile(const k_unit& u, int tile, int first, int end, const floa
         const bool write = item < k_dim;
         uint32_t q[16];
         for (int i = 0; i < 16; ++i) q[i] = 0;
-#line 49 "templates/cuda/encode_rows.cu"
+#line 77 "templates/cuda/encode_rows.cu"
         unsigned char* cell = u.page + k_cell_at(tile, write ? at : 0);
-#line 53 "templates/cuda/encode_rows.cu"
+#line 81 "templates/cuda/encode_rows.cu"
         if (write && !whole) k_get_codes(cell, lane, q);
         for (int i = 0; i < 16; ++i) {
-#line 56 "templates/cuda/encode_rows.cu"
+#line 84 "templates/cuda/encode_rows.cu"
             const int row = lane, channel = at * 16 + i;
-#line 60 "templates/cuda/encode_rows.cu"
+#line 88 "templates/cuda/encode_rows.cu"
             if (write && tile * 16 + row >= first && tile * 16 + row < end)
                 q[i] = bits_of(x[row * k_row_stride + channel]);
         }
@@ -604,19 +607,19 @@ INLINE void k_put_tile(const k_unit& u, int tile, int first, int end, const floa
     }
 }
 
-#line 117 "templates/cuda/encode_rows.cu"
+#line 145 "templates/cuda/encode_rows.cu"
 // Groups along tokens: group_size rows at once, each channel with its own statistics.  Rows pass
 // twice: to be fitted, then to be rounded.
 INLINE void k_encode_group(const k_unit& u, int first, int end, float* x)
 {
-#line 122 "templates/cuda/encode_rows.cu"
+#line 150 "templates/cuda/encode_rows.cu"
     enum { each = 1 };                         // channels of a thread
     k_grid grids[each];
-#line 125 "templates/cuda/encode_rows.cu"
+#line 153 "templates/cuda/encode_rows.cu"
     float los[each];
-#line 125 "templates/cuda/encode_rows.cu"
+#line 153 "templates/cuda/encode_rows.cu"
     float his[each];
-#line 127 "templates/cuda/encode_rows.cu"
+#line 155 "templates/cuda/encode_rows.cu"
     for (int tile = first / 16; tile * 16 < end; ++tile) {
         k_load_tile(u, tile, first, end, x);
         for (int i = 0; i < each; ++i) {
@@ -627,21 +630,21 @@ INLINE void k_encode_group(const k_unit& u, int first, int end, float* x)
             for (int row = begin; row < after; ++row) {
                 const float value = x[row * k_row_stride + channel];
                 const bool is_first = tile * 16 + row == first;
-#line 138 "templates/cuda/encode_rows.cu"
+#line 166 "templates/cuda/encode_rows.cu"
                 {
                     const float x = value;
                     float& lo = los[i];
                     if (is_first) lo = x;
                     else lo = x < lo ? x : lo;
                 }
-#line 138 "templates/cuda/encode_rows.cu"
+#line 166 "templates/cuda/encode_rows.cu"
                 {
                     const float x = value;
                     float& hi = his[i];
                     if (is_first) hi = x;
                     else hi = x > hi ? x : hi;
                 }
-#line 145 "templates/cuda/encode_rows.cu"
+#line 173 "templates/cuda/encode_rows.cu"
             }
         }
     }
@@ -672,7 +675,7 @@ INLINE void k_encode_unit(const k_unit& u, int first, int end)
     for (int row = first; row < end; row += group_size)
         k_encode_group(u, row, row + group_size, x);
 }
-#line 176 "templates/cuda/encode_rows.cu"
+#line 204 "templates/cuda/encode_rows.cu"
 
 KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -800,15 +803,14 @@ typedef struct v_grid {
 } v_grid;
 
 // Fits a group and stores its scale and zero.
-#line 95 "templates/cuda/codec.cuh"
 INLINE v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
-#line 99 "templates/cuda/codec.cuh"
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
+    enum { group_size = 32 };
     v_grid grid = { 0.0f, 0.0f };
     uint32_t scale_code;
     float scale;
-#line 105 "templates/cuda/codec.cuh"
+#line 102 "templates/cuda/codec.cuh"
     const int flag = -1;             // the zero has none
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
@@ -829,11 +831,11 @@ INLINE v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 116 "templates/cuda/codec.cuh"
+#line 123 "templates/cuda/codec.cuh"
     page[v_scales_at + group] = (unsigned char)scale_code;
-#line 116 "templates/cuda/codec.cuh"
+#line 123 "templates/cuda/codec.cuh"
     page[v_zeros_at + group] = (unsigned char)zero_code;
-#line 121 "templates/cuda/codec.cuh"
+#line 128 "templates/cuda/codec.cuh"
     return grid;
 }
 
@@ -847,38 +849,38 @@ INLINE uint32_t v_code_of(float x, v_grid grid)
     y = least(y, code_max - zero_point);
     return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
 }
-#line 135 "templates/cuda/codec.cuh"
+#line 142 "templates/cuda/codec.cuh"
 
 // Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
 INLINE void v_read_lane(const unsigned char* page, int lane, int word16, float* x)
 {
     uint32_t q[16];
     v_get_codes(page + v_cell_at(lane / 16, word16), lane % 16, q);
-#line 144 "templates/cuda/codec.cuh"
+#line 151 "templates/cuda/codec.cuh"
     for (int i = 0; i < 16; ++i) {
         const int group = v_group(word16 * 16 + i, lane);
         const float scale = v_read_scale(page, group);
         x[i] = scale * to_float(q[i]) + v_read_offset(page, group, scale);
     }
-#line 155 "templates/cuda/codec.cuh"
+#line 162 "templates/cuda/codec.cuh"
 }
 
 // One value.
 INLINE float v_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 163 "templates/cuda/codec.cuh"
+#line 170 "templates/cuda/codec.cuh"
     const int lane = channel, word = row;
-#line 165 "templates/cuda/codec.cuh"
+#line 172 "templates/cuda/codec.cuh"
     uint32_t q[16];
     v_get_codes(page + v_cell_at(lane / 16, word / 16), lane % 16, q);
     uint32_t picked = q[0];
     for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
     *code = picked;
-#line 173 "templates/cuda/codec.cuh"
+#line 180 "templates/cuda/codec.cuh"
     const int group = v_group(word, lane);
     const float scale = v_read_scale(page, group);
     return scale * to_float(picked) + v_read_offset(page, group, scale);
-#line 177 "templates/cuda/codec.cuh"
+#line 184 "templates/cuda/codec.cuh"
 }
 
 #line 11 "templates/cuda/program.cu"
@@ -918,6 +920,7 @@ typedef struct v_unit {
     unsigned char*  page;
 } v_unit;
 
+#line 47 "templates/cuda/encode_rows.cu"
 // A tile of 16 rows of the page, of which [first, end) are read.
 INLINE void v_load_tile(const v_unit& u, int tile, int first, int end, float* x)
 {
@@ -927,10 +930,11 @@ INLINE void v_load_tile(const v_unit& u, int tile, int first, int end, float* x)
         float value = 0.0f;
         if (row >= first && row < end)
             value = f32_of_row(u.ring[(u.row + row) % u.ring_rows * (int64_t)v_dim + channel]);
-#line 34 "templates/cuda/encode_rows.cu"
+#line 59 "templates/cuda/encode_rows.cu"
         x[i / v_dim * v_row_stride + channel] = value;
     }
     v_transform(x, 16, v_row_stride);
+#line 65 "templates/cuda/encode_rows.cu"
 }
 
 // Codes, bits of x, of the rows [first, end) of a tile take their place in the page.
@@ -942,14 +946,14 @@ INLINE void v_put_tile(const v_unit& u, int tile, int first, int end, const floa
         const bool write = item < v_dim;
         uint32_t q[16];
         for (int i = 0; i < 16; ++i) q[i] = 0;
-#line 51 "templates/cuda/encode_rows.cu"
+#line 79 "templates/cuda/encode_rows.cu"
         unsigned char* cell = u.page + v_cell_at(write ? at : 0, tile);
-#line 53 "templates/cuda/encode_rows.cu"
+#line 81 "templates/cuda/encode_rows.cu"
         if (write && !whole) v_get_codes(cell, lane, q);
         for (int i = 0; i < 16; ++i) {
-#line 58 "templates/cuda/encode_rows.cu"
+#line 86 "templates/cuda/encode_rows.cu"
             const int row = i, channel = item;
-#line 60 "templates/cuda/encode_rows.cu"
+#line 88 "templates/cuda/encode_rows.cu"
             if (write && tile * 16 + row >= first && tile * 16 + row < end)
                 q[i] = bits_of(x[row * v_row_stride + channel]);
         }
@@ -957,7 +961,7 @@ INLINE void v_put_tile(const v_unit& u, int tile, int first, int end, const floa
     }
 }
 
-#line 82 "templates/cuda/encode_rows.cu"
+#line 110 "templates/cuda/encode_rows.cu"
 // Groups along the channels of a row.  A thread has one group of one row.
 INLINE void v_encode_unit(const v_unit& u, int first, int end)
 {
@@ -969,26 +973,26 @@ INLINE void v_encode_unit(const v_unit& u, int first, int end)
             const int row = tile * 16 + item % 16, channel = item / 16 * group_size;
             if (row < first || row >= end) continue;
             float* of = x + item % 16 * v_row_stride + channel;
-#line 94 "templates/cuda/encode_rows.cu"
+#line 122 "templates/cuda/encode_rows.cu"
             float lo;
-#line 94 "templates/cuda/encode_rows.cu"
+#line 122 "templates/cuda/encode_rows.cu"
             float hi;
-#line 96 "templates/cuda/encode_rows.cu"
+#line 124 "templates/cuda/encode_rows.cu"
             {
                 const float x = of[0];
-#line 99 "templates/cuda/encode_rows.cu"
+#line 127 "templates/cuda/encode_rows.cu"
                 lo = x;
-#line 99 "templates/cuda/encode_rows.cu"
+#line 127 "templates/cuda/encode_rows.cu"
                 hi = x;
-#line 101 "templates/cuda/encode_rows.cu"
+#line 129 "templates/cuda/encode_rows.cu"
             }
             for (int i = 1; i < group_size; ++i) {
                 const float x = of[i];
-#line 105 "templates/cuda/encode_rows.cu"
+#line 133 "templates/cuda/encode_rows.cu"
                 lo = x < lo ? x : lo;
-#line 105 "templates/cuda/encode_rows.cu"
+#line 133 "templates/cuda/encode_rows.cu"
                 hi = x > hi ? x : hi;
-#line 107 "templates/cuda/encode_rows.cu"
+#line 135 "templates/cuda/encode_rows.cu"
             }
             const int group = v_group(row, channel);
             const v_grid grid = v_store_grid(u.page, group, lo, hi);
@@ -998,7 +1002,7 @@ INLINE void v_encode_unit(const v_unit& u, int first, int end)
         v_put_tile(u, tile, first, end, x);
     }
 }
-#line 176 "templates/cuda/encode_rows.cu"
+#line 204 "templates/cuda/encode_rows.cu"
 
 KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
 {

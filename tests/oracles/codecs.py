@@ -153,6 +153,26 @@ def store_symmetric(d, top, bits, meta):
     return F32(table[index]), F32(table[index])
 
 
+# QuEST's alpha of each width (arXiv:2502.05003).
+RMS_ALPHA = {1: 0.79788456, 2: 1.49353462, 3: 2.05106835, 4: 2.51393058, 5: 2.91609388,
+             6: 3.27659728, 8: 3.88493868}
+
+
+def rms(x):
+    """Square root of the mean of squares that are summed in order."""
+    total = F32(0)
+    for v in np.clip(x, F32(-2.0**57), F32(2.0**57)):
+        total = F32(total + v * v)
+    return np.sqrt(total / F32(len(x)))
+
+
+def clip_row(x, percent):
+    """Rows [n, d] clipped to the magnitude at place min(d - 1, percent d / 100) of each."""
+    d = x.shape[1]
+    bound = np.sort(np.abs(x), axis=1)[:, min(d - 1, percent * d // 100)][:, None]
+    return np.clip(x, -bound, bound)
+
+
 def round_codes(y, bits, rounding, zero_point):
     top = F32(2**bits - 1)
     if rounding == "nearest_up":
@@ -177,6 +197,15 @@ def encode_group(x, side):
         with np.errstate(over="ignore"):
             y = np.clip((x - offset) * inverse, F32(0), F32(2**bits - 1))
         return round_codes(y, bits, side["round"], 0), scale, offset
+    if side["levels"] == "midpoint":
+        d = F32(F32(2 * RMS_ALPHA[bits] / (2**bits - 1)) * rms(x))
+        scale = F32(to_f16(d)) if side["meta"] == "f16" else F32(E5M3[e5m3_nearest(d)])
+        if d > 0 and scale == 0:
+            scale = F32(2.0**-24)
+        offset = -scale * F32((2**bits - 1) / 2)
+        inverse = F32(1) / scale if scale != 0 else F32(0)
+        y = np.clip((x - offset) * inverse, F32(0), F32(2**bits - 1))
+        return round_codes(y, bits, side["round"], 0), scale, offset + F32(0)
     zero_point = 2**(bits - 1)
     d, top = fit_symmetric(x, bits, side["fit"])
     scale, from_scale = store_symmetric(d, top, bits, side["meta"])
@@ -198,6 +227,8 @@ def encode(rows, side, head=0):
         x = np.clip(x, F32(-2.0**119), F32(2.0**119))
     if side["transform"]:
         x = hadamard(x, side["transform"])
+    if side["fit"].startswith("clip"):
+        x = clip_row(x, int(side["fit"][4:] or 96))
     if side["levels"] == "f16":
         return {"codes": to_f16(x).view(np.uint16), "scales": None, "offsets": None}
     if side["levels"] == "bf16":
