@@ -215,8 +215,11 @@ end
 function codec.derive(side, config, parts, isa)
     local c, page_size = config[side], config.page_size
     check_parts(side, c, parts)
-    if config.target == "cuda" and parts.shift then
-        refuse("%s.shift = %s: has no kernel of target cuda", side, c.shift)
+    for _, stage in ipairs(config.target == "cuda" and stages or {}) do
+        local part = parts[stage.name]
+        if part and (stage.name == "shift" or part.host_only) then
+            refuse("%s.%s = %s: has no kernel of target cuda", side, stage.name, c[stage.name])
+        end
     end
     check_shape(side, c, parts, page_size)
 
@@ -246,6 +249,7 @@ function codec.derive(side, config, parts, isa)
         piece = parts.transform and c.transform_number or 0,
         factor = parts.fit and parts.fit.factors and parts.fit.factors[c.bits] or false,
         clips_row = parts.fit and parts.fit.clips_rows and clip_rank(c) or false,
+        searches = parts.fit and parts.fit.searches or false,
         unit_rows = unit_rows(not raw and c.axis == "per_channel", c.group_size),
         shift = parts.shift,
     }
@@ -263,6 +267,13 @@ function codec.derive(side, config, parts, isa)
     for i = 0, 15 do d.code[i + 1] = code_expr(planes, i) end
     for k = 0, 7 do d.pair[k + 1] = pair_expr(planes, k) end
     d.lane_numbers = number_list(isa.lanes)
+    -- A group's grid from its values, `stride` apart from `at` on, and its statistics.
+    function d.fit_call(page, group, at, stride, stats)
+        if not d.searches then
+            return ("%s_store_grid(%s, %s, %s)"):format(side, page, group, stats)
+        end
+        return ("%s_search_grid(%s, %s, %s, %s, %s)"):format(side, page, group, at, stride, stats)
+    end
     d.stat_names, d.stat_items, d.stat_parameters = list_stats(parts.fit)
     -- The arguments (word, lane) of a row and a channel.
     function d.word_lane(row, channel)

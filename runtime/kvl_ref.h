@@ -291,6 +291,96 @@ KVL__FN void kvl__clip_row(float* x, int32_t dim, int32_t rank)
     for (int32_t i = 0; i < dim; ++i) x[i] = kvl__clamp(x[i], -sorted[rank], sorted[rank]);
 }
 
+// SEARCH: gen/parts/search.lua defines it.
+
+// The stored pair nearest to a scale and a middle of the range of codes.
+KVL__FN kvl__grid kvl__near_affine(const kvl__codec* c, float wanted, float middle,
+                                   unsigned char* scale_at, unsigned char* zero_at)
+{
+    const float code_max = (float)kvl__code_max(c), unit = ldexpf(1.0f, c->bits - 5);
+    kvl__grid g;
+    if (c->words[KVL__STAGE_META] == KVL__META_F16) {
+        uint16_t scale = kvl__f32_to_f16_finite(wanted);
+        if (scale == 0) scale = 1;
+        g.scale = kvl__f16_to_f32(scale);
+        const uint16_t offset = kvl__f32_to_f16_finite(middle - g.scale * (0.5f * code_max));
+        g.offset = kvl__f16_to_f32(offset);
+        kvl__put_u16(scale_at, scale);
+        kvl__put_u16(zero_at, offset);
+    } else {
+        int code = kvl__f32_to_scale(c, fmaxf(wanted, fabsf(middle) / (127.0f * unit)));
+        if (code == 0) code = 1;
+        g.scale = kvl__scale_to_f32(c, (unsigned char)code);
+        const float zero = rintf(kvl__clamp(middle / (g.scale * unit), -127.0f, 127.0f));
+        g.offset = kvl__offset_8bit(c, g.scale, zero);
+        *scale_at = (unsigned char)code;
+        *zero_at = (unsigned char)(int)zero;
+    }
+    g.inverse = 1.0f / g.scale;
+    return g;
+}
+
+// One refit of s and m by least squares, of values in units of half about mid.
+KVL__FN void kvl__refit(const kvl__codec* c, const float* x, int32_t count, int32_t stride,
+                        float mid, float unit, float* s, float* m)
+{
+    const float middle = 0.5f * (float)kvl__code_max(c), r = 1.0f / *s, n = (float)count;
+    float sum_c = 0.0f, sum_cc = 0.0f, sum_cy = 0.0f, sum_y = 0.0f;
+    for (int32_t i = 0; i < count; ++i) {
+        const float y = (x[(int64_t)i * stride] - mid) * unit;
+        const float code = rintf(kvl__clamp((y - *m) * r + middle, 0.0f, 2.0f * middle)) - middle;
+        sum_c += code;
+        sum_cc += code * code;
+        sum_cy += code * y;
+        sum_y += y;
+    }
+    const float det = n * sum_cc - sum_c * sum_c;
+    const float better = (n * sum_cy - sum_c * sum_y) / det;
+    if (!(det > 1e-6f * n * sum_cc) || !(better > 0.0f)) return;
+    *s = better;
+    *m = (sum_y - better * sum_c) / n;
+}
+
+KVL__FN float kvl__grid_error(const kvl__codec* c, const float* x, int32_t count, int32_t stride,
+                              float unit, kvl__grid g)
+{
+    float sum = 0.0f;
+    for (int32_t i = 0; i < count; ++i) {
+        const float v = x[(int64_t)i * stride];
+        const float y = kvl__clamp((v - g.offset) * g.inverse, 0.0f, (float)kvl__code_max(c));
+        const float e = (v - (g.scale * rintf(y) + g.offset)) * unit;
+        sum += e * e;
+    }
+    return sum;
+}
+
+// Puts a better pair than the stored one, g, in its place, where there is one.
+KVL__FN kvl__grid kvl__search(const kvl__codec* c, const float* x, int32_t count, int32_t stride,
+                              float lo, float hi, kvl__grid g, unsigned char* scale_at,
+                              unsigned char* zero_at)
+{
+    static const float shrinks[2][7] = {
+        { 1.0f, 0.915f, 0.83f, 0.745f, 0.66f, 0.575f, 0.49f },
+        { 1.0f, 0.89f, 0.78f, 0.67f, 0.56f, 0.45f, 0.34f },
+    };
+    const float mid = 0.5f * lo + 0.5f * hi, half = 0.5f * hi - 0.5f * lo, unit = 1.0f / half;
+    if (!(half > ldexpf(1.0f, -100))) return g;
+    float best = kvl__grid_error(c, x, count, stride, unit, g);
+    for (int i = 0; i < 7; ++i) {
+        unsigned char scale[2], zero[2];
+        float s = 2.0f * shrinks[c->bits == 1][i] / (float)kvl__code_max(c), m = 0.0f;
+        for (int pass = 0; pass < 2; ++pass) kvl__refit(c, x, count, stride, mid, unit, &s, &m);
+        const kvl__grid near = kvl__near_affine(c, s * half, mid + m * half, scale, zero);
+        const float error = kvl__grid_error(c, x, count, stride, unit, near);
+        if (!(error < best)) continue;
+        best = error;
+        g = near;
+        memcpy(scale_at, scale, kvl__word_of(c, KVL__STAGE_META)->scale_bytes == 2 ? 2 : 1);
+        memcpy(zero_at, zero, kvl__word_of(c, KVL__STAGE_META)->zero_bytes == 2 ? 2 : 1);
+    }
+    return g;
+}
+
 // x: `count` values, `stride` apart.
 KVL__FN kvl__grid kvl__fit(const kvl__codec* c, const float* x, int32_t count, int32_t stride,
                            unsigned char* scale_at, unsigned char* zero_at)
@@ -304,6 +394,7 @@ KVL__FN kvl__grid kvl__fit(const kvl__codec* c, const float* x, int32_t count, i
     }
     lo += 0.0f;                                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
+    kvl__grid g;
     switch (c->words[KVL__STAGE_FIT]) {
     case KVL__FIT_ABSMAX:
         return kvl__fit_symmetric(c, fabsf(most) / (kvl__zero_code(c) - 1.0f), fabsf(most),
@@ -313,9 +404,11 @@ KVL__FN kvl__grid kvl__fit(const kvl__codec* c, const float* x, int32_t count, i
     case KVL__FIT_RMS:
         return kvl__fit_midpoint(c, kvl__rms_step(c->bits) * kvl__rms(x, count, stride), scale_at);
     default:
-        return c->words[KVL__STAGE_META] == KVL__META_F16
+        g = c->words[KVL__STAGE_META] == KVL__META_F16
             ? kvl__fit_affine_f16(c, lo, hi, scale_at, zero_at)
             : kvl__fit_affine_8bit(c, lo, hi, scale_at, zero_at);
+        return c->words[KVL__STAGE_FIT] == KVL__FIT_SEARCH
+            ? kvl__search(c, x, count, stride, lo, hi, g, scale_at, zero_at) : g;
     }
 }
 

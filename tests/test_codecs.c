@@ -246,7 +246,7 @@ static void check_fixtures(const test_target* target, size_t step)
     static const char pattern[] = KVLOOM_TEST_ROOT "/tests/fixtures/codec_*.kvf";
     glob_t found;
     const int failed = glob(pattern, 0, NULL, &found);
-    cr_assert(failed == 0 && found.gl_pathc == 35, "%s: %zu fixtures, expected 35", pattern,
+    cr_assert(failed == 0 && found.gl_pathc == 38, "%s: %zu fixtures, expected 38", pattern,
               failed ? (size_t)0 : found.gl_pathc);
     for (size_t i = 0; i < found.gl_pathc; i += step) check_fixture(found.gl_pathv[i], target);
     globfree(&found);
@@ -490,13 +490,15 @@ Test(codecs, bf16_rows_of_any_size_stay_finite)
         "bf16", "rtn:b4,rows=bf16,transform=hadamard,sink=0,recent=0",
         "rtn:b3,rows=bf16,fit=clip80,sink=0,recent=0",
         "kivi:b2,levels=midpoint,fit=rms,meta=f16,rows=bf16,sink=0,recent=0",
-        "rtn:b4,levels=midpoint,fit=rms,rows=bf16,transform=hadamard,sink=0,recent=0" };
+        "rtn:b4,levels=midpoint,fit=rms,rows=bf16,transform=hadamard,sink=0,recent=0",
+        "kivi:b1,fit=search,rows=bf16,sink=0,recent=0",
+        "rtn:b3,fit=search,meta=f16,rows=bf16,transform=hadamard,sink=0,recent=0" };
     static const float sizes[] = { 3e38f, 1e20f, 7e4f, 1e-20f, 1e-38f, 1e-39f, 1e-40f };
     test_target targets[TEST_MAX_TARGETS];
     const int n = test_targets(targets);
     float rows[GROUP * GROUP], k[GROUP * GROUP], v[GROUP * GROUP];
     for (int target = 0; target < (n > 1 ? 2 : 1); ++target)
-        for (int s = 0; s < 12; s += target ? 2 : 1) {
+        for (int s = 0; s < 14; s += target ? 2 : 1) {
             const kvl_layer_desc layer = test_layer(specs[s], 1, 1, GROUP, GROUP);
             test_cache c = test_open(&targets[target], &layer);
             for (int size = 0; size < 7; ++size) {

@@ -37,6 +37,16 @@ while (scale_code < 127
        && absolute(extreme) > f32_of_e4m3(scale_code) * ((float)half_codes - 0.5f)) ++scale_code;
 scale = f32_of_e4m3(scale_code);
 grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;]],
+         near_affine = [[
+const float unit = (float)(1 << bits) / 32.0f;
+wanted = most8(wanted, absolute8(middle) / (127.0f * unit));
+scale_code = e4m3_of_value8(wanted);
+scale_code += (scale_code == 0) & 1;
+scale = value8_of_e4m3(scale_code);
+const v8 step = scale * unit;
+const v8 zero = nearest8(most8(least8(middle / step, repeat8(127.0f)), repeat8(-127.0f)));
+zero_code = integer8(zero) & 255;
+offset = scale * (zero * unit - 0.5f * (float)code_max);]],
          store_clipped = [[
 scale_code = e4m3_of_f32(wanted);
 if (wanted > 0.0f && scale_code == 0) scale_code = 1;

@@ -38,6 +38,12 @@ grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;]],
 scale = clamp(wanted, -65504.0f, 65504.0f);
 scale_code = f16_of_f32(scale);
 grid.inverse = absolute(scale) > 0x1p-128f ? 1.0f / scale : 0.0f;]],
+         near_affine = [[
+scale_code = f16_of_value8(wanted);
+scale_code += (scale_code == 0) & 1;
+scale = value8_of_f16(scale_code);
+zero_code = f16_of_value8(middle - scale * (0.5f * (float)code_max));
+offset = value8_of_f16(zero_code);]],
          store_clipped = [[
 scale_code = f16_of_f32(wanted);
 if (wanted > 0.0f && scale_code == 0) scale_code = 1;

@@ -101,7 +101,8 @@ static void $(s "encode_rows")(const kvl__encode_args* a)
             }
             //% end
             const int group = $(s "group")($(codec.word_lane("row", "first")));
-            const $(s "grid") grid = $(s "store_grid")(a->page, group, $(codec.stat_names));
+            const $(s "grid") grid =
+                $(codec.fit_call("a->page", "group", "of", "1", codec.stat_names));
             for (int i = first; i < first + group_size; ++i) {
                 offset[i] = grid.offset;
                 inverse[i] = grid.inverse;
@@ -142,7 +143,9 @@ static void $(s "encode_rows")(const kvl__encode_args* a)
         for (int i = 0; i < $(s "dim"); ++i) {
             const int row = a->first_row + r;
             const int group = $(s "group")($(codec.word_lane("row", "i")));
-            const $(s "grid") grid = $(s "store_grid")(a->page, group, $(codec.stat_items));
+            //% local stride = s "dim"
+            const $(s "grid") grid =
+                $(codec.fit_call("a->page", "group", "rows[0] + i", stride, codec.stat_items));
             offset[i] = grid.offset;
             inverse[i] = grid.inverse;
         }

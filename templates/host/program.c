@@ -8,6 +8,9 @@
 #include "prelude.h"
 #include "config.h"
 #include "softmax.h"
+//% if sides[1].searches or sides[2].searches then
+#include "eights.h"
+//% end
 //% for _, side in ipairs(sides) do
 //% use_side(side)
 #include "codec.h"
@@ -17,6 +20,9 @@
 #include "cells.h"
 //% end
 #include "transform_rows.c"
+//% if side.searches then
+#include "search.h"
+//% end
 #include "encode_rows.c"
 #include "decode_rows.c"
 #include "linear_rows.c"

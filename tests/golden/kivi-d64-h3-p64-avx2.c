@@ -657,7 +657,7 @@ INLINE void softmax_finish(const softmax* s, float* o, float* lse)
     }
 }
 
-#line 13 "templates/host/program.c"
+#line 16 "templates/host/program.c"
 #line 1 "templates/host/codec.h"
 // codec.h -- keys at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
 //
@@ -729,6 +729,16 @@ typedef struct k_grid {
     float offset, inverse;
 } k_grid;
 
+INLINE void k_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
+{
+    (void)zero_code;
+#line 71 "templates/host/codec.h"
+    page[k_scales_at + group] = (unsigned char)scale_code;
+#line 71 "templates/host/codec.h"
+    page[k_zeros_at + group] = (unsigned char)zero_code;
+#line 76 "templates/host/codec.h"
+}
+
 // Fits a group and stores its scale and zero.
 static k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
 {
@@ -737,7 +747,7 @@ static k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
     k_grid grid = { 0.0f, 0.0f };
     uint32_t scale_code;
     float scale;
-#line 75 "templates/host/codec.h"
+#line 87 "templates/host/codec.h"
     const int flag = -1;             // the zero has none
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
@@ -758,11 +768,8 @@ static k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 96 "templates/host/codec.h"
-    page[k_scales_at + group] = (unsigned char)scale_code;
-#line 96 "templates/host/codec.h"
-    page[k_zeros_at + group] = (unsigned char)zero_code;
-#line 101 "templates/host/codec.h"
+#line 106 "templates/host/codec.h"
+    k_put_pair(page, group, scale_code, zero_code);
     return grid;
 }
 
@@ -782,7 +789,7 @@ static void k_round_row(const float* x, const float* offset, const float* invers
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
-#line 121 "templates/host/codec.h"
+#line 127 "templates/host/codec.h"
 
 // CODES
 
@@ -791,57 +798,57 @@ static void k_put_row(unsigned char* page, int row, const uint16_t* q)
 {
     const int i = row % 16;
     for (int at = 0; at < k_dim / 16; ++at, q += 16) {
-#line 136 "templates/host/codec.h"
-        u32_at* to = (u32_at*)k_cell(page, row / 16, at);
 #line 142 "templates/host/codec.h"
+        u32_at* to = (u32_at*)k_cell(page, row / 16, at);
+#line 148 "templates/host/codec.h"
         to[0 + i] = ((uint32_t)q[0] & 3u) | ((uint32_t)q[1] & 3u) << 16 | ((uint32_t)q[2] & 3u) << 2 | ((uint32_t)q[3] & 3u) << 18 | ((uint32_t)q[4] & 3u) << 4 | ((uint32_t)q[5] & 3u) << 20 | ((uint32_t)q[6] & 3u) << 6 | ((uint32_t)q[7] & 3u) << 22 | ((uint32_t)q[8] & 3u) << 8 | ((uint32_t)q[9] & 3u) << 24 | ((uint32_t)q[10] & 3u) << 10 | ((uint32_t)q[11] & 3u) << 26 | ((uint32_t)q[12] & 3u) << 12 | ((uint32_t)q[13] & 3u) << 28 | ((uint32_t)q[14] & 3u) << 14 | ((uint32_t)q[15] & 3u) << 30;
-#line 165 "templates/host/codec.h"
+#line 171 "templates/host/codec.h"
     }
 }
 
 INLINE uint32_t k_get_code(const unsigned char* page, int row, int channel)
 {
-#line 171 "templates/host/codec.h"
+#line 177 "templates/host/codec.h"
     const int lane = row, word = channel;
-#line 175 "templates/host/codec.h"
+#line 181 "templates/host/codec.h"
     const unsigned char* cell = k_cell(page, lane / 16, word / 16);
     const int i = word % 16;
-#line 180 "templates/host/codec.h"
+#line 186 "templates/host/codec.h"
     uint32_t code = 0;
-#line 182 "templates/host/codec.h"
+#line 188 "templates/host/codec.h"
     {
         enum { each = 8, mask = 3 };
         int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 189 "templates/host/codec.h"
+#line 195 "templates/host/codec.h"
         const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
-#line 191 "templates/host/codec.h"
+#line 197 "templates/host/codec.h"
         code |= (*(const u32_at*)at >> bit & mask) << 0;
     }
-#line 194 "templates/host/codec.h"
+#line 200 "templates/host/codec.h"
     return code;
-#line 196 "templates/host/codec.h"
+#line 202 "templates/host/codec.h"
 }
 
 // One value in the codec's basis.
 INLINE float k_read_value(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = k_get_code(page, row, channel);
-#line 203 "templates/host/codec.h"
+#line 209 "templates/host/codec.h"
     const int group = k_group(channel, row);
     const float scale = k_read_scale(page, group);
     return scale * (float)(int32_t)code + k_read_offset(page, group, scale);
-#line 209 "templates/host/codec.h"
+#line 215 "templates/host/codec.h"
 }
 
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int k_fold_is_due(int lane16)
 {
-#line 215 "templates/host/codec.h"
+#line 221 "templates/host/codec.h"
     return lane16 * 16 % k_group_size == 0;
-#line 220 "templates/host/codec.h"
+#line 226 "templates/host/codec.h"
 }
 
-#line 15 "templates/host/program.c"
+#line 18 "templates/host/program.c"
 #line 1 "templates/host/dots.h"
 // dots.h -- sums of the keys' codes times 16-bit weights, as integers.
 #line 8 "templates/host/dots.h"
@@ -1129,7 +1136,7 @@ static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int word
     }
 }
 
-#line 19 "templates/host/program.c"
+#line 22 "templates/host/program.c"
 #line 1 "templates/host/transform_rows.c"
 // transform_rows.c -- rows into the basis of the keys' codec, or out of it.
 //
@@ -1150,7 +1157,7 @@ static void k_transform_rows(const kvl__basis_args* a)
     }
 }
 
-#line 20 "templates/host/program.c"
+#line 26 "templates/host/program.c"
 #line 1 "templates/host/encode_rows.c"
 // encode_rows.c -- rows of the window become codes of a page: transform, fit, round, pack.
 //
@@ -1169,45 +1176,47 @@ INLINE void k_load_row(const uint16_t* row, const float* tables, float* x)
 #line 45 "templates/host/encode_rows.c"
 }
 
-#line 115 "templates/host/encode_rows.c"
+#line 116 "templates/host/encode_rows.c"
 // Groups along tokens: group_size rows at once, each channel with its own statistics.
 static void k_encode_rows(const kvl__encode_args* a)
 {
     enum { group_size = 32 };
     for (int32_t r = 0; r < a->num_rows; r += group_size) {
         float rows[group_size][k_dim];
-#line 122 "templates/host/encode_rows.c"
+#line 123 "templates/host/encode_rows.c"
         float los[k_dim];
-#line 122 "templates/host/encode_rows.c"
+#line 123 "templates/host/encode_rows.c"
         float his[k_dim];
-#line 124 "templates/host/encode_rows.c"
+#line 125 "templates/host/encode_rows.c"
         for (int t = 0; t < group_size; ++t)
             k_load_row(a->rows + (r + t) * a->row_stride, a->tables, rows[t]);
         for (int i = 0; i < k_dim; ++i) {
             const float x = rows[0][i];
-#line 129 "templates/host/encode_rows.c"
+#line 130 "templates/host/encode_rows.c"
             los[i] = x;
-#line 129 "templates/host/encode_rows.c"
+#line 130 "templates/host/encode_rows.c"
             his[i] = x;
-#line 131 "templates/host/encode_rows.c"
+#line 132 "templates/host/encode_rows.c"
         }
         for (int t = 1; t < group_size; ++t) {
             for (int i = 0; i < k_dim; ++i) {
                 const float x = rows[t][i];
-#line 136 "templates/host/encode_rows.c"
+#line 137 "templates/host/encode_rows.c"
                 const float lo = los[i];
                 los[i] = x < lo ? x : lo;
-#line 136 "templates/host/encode_rows.c"
+#line 137 "templates/host/encode_rows.c"
                 const float hi = his[i];
                 his[i] = x > hi ? x : hi;
-#line 139 "templates/host/encode_rows.c"
+#line 140 "templates/host/encode_rows.c"
             }
         }
         float offset[k_dim], inverse[k_dim];
         for (int i = 0; i < k_dim; ++i) {
             const int row = a->first_row + r;
             const int group = k_group(i, row);
-            const k_grid grid = k_store_grid(a->page, group, los[i], his[i]);
+#line 147 "templates/host/encode_rows.c"
+            const k_grid grid =
+                k_store_grid(a->page, group, los[i], his[i]);
             offset[i] = grid.offset;
             inverse[i] = grid.inverse;
         }
@@ -1219,7 +1228,7 @@ static void k_encode_rows(const kvl__encode_args* a)
     }
 }
 
-#line 21 "templates/host/program.c"
+#line 27 "templates/host/program.c"
 #line 1 "templates/host/decode_rows.c"
 // decode_rows.c -- rows of a page as floats in the original basis, as codes, and their scales.
 
@@ -1253,7 +1262,7 @@ static void k_decode_rows(const kvl__decode_args* a)
 #line 37 "templates/host/decode_rows.c"
 }
 
-#line 22 "templates/host/program.c"
+#line 28 "templates/host/program.c"
 #line 1 "templates/host/linear_rows.c"
 // linear_rows.c -- the first rows of a page in the linear order of files (runtime/kvl_layout.h), or
 // from it.
@@ -1371,7 +1380,7 @@ static void k_linear_rows(const kvl__linear_args* a)
 #line 117 "templates/host/linear_rows.c"
 }
 
-#line 13 "templates/host/program.c"
+#line 16 "templates/host/program.c"
 #line 1 "templates/host/codec.h"
 // codec.h -- values at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
 //
@@ -1443,6 +1452,16 @@ typedef struct v_grid {
     float offset, inverse;
 } v_grid;
 
+INLINE void v_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
+{
+    (void)zero_code;
+#line 71 "templates/host/codec.h"
+    page[v_scales_at + group] = (unsigned char)scale_code;
+#line 71 "templates/host/codec.h"
+    page[v_zeros_at + group] = (unsigned char)zero_code;
+#line 76 "templates/host/codec.h"
+}
+
 // Fits a group and stores its scale and zero.
 static v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
 {
@@ -1451,7 +1470,7 @@ static v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
     v_grid grid = { 0.0f, 0.0f };
     uint32_t scale_code;
     float scale;
-#line 75 "templates/host/codec.h"
+#line 87 "templates/host/codec.h"
     const int flag = -1;             // the zero has none
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
@@ -1472,11 +1491,8 @@ static v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 96 "templates/host/codec.h"
-    page[v_scales_at + group] = (unsigned char)scale_code;
-#line 96 "templates/host/codec.h"
-    page[v_zeros_at + group] = (unsigned char)zero_code;
-#line 101 "templates/host/codec.h"
+#line 106 "templates/host/codec.h"
+    v_put_pair(page, group, scale_code, zero_code);
     return grid;
 }
 
@@ -1496,7 +1512,7 @@ static void v_round_row(const float* x, const float* offset, const float* invers
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
-#line 121 "templates/host/codec.h"
+#line 127 "templates/host/codec.h"
 
 // CODES
 
@@ -1505,66 +1521,66 @@ static void v_put_row(unsigned char* page, int row, const uint16_t* q)
 {
     const int i = row % 16;
     for (int at = 0; at < v_dim / 16; ++at, q += 16) {
-#line 146 "templates/host/codec.h"
+#line 152 "templates/host/codec.h"
         u32_at* to = (u32_at*)v_cell(page, at, row / 16);
-#line 148 "templates/host/codec.h"
+#line 154 "templates/host/codec.h"
         {
             enum { each = 8, mask = 3 };
             u32_at* words = to + 0 + i / 2 / each * 16;
             const int left = i % 2 * 16 + i / 2 % each * 2;
-#line 158 "templates/host/codec.h"
+#line 164 "templates/host/codec.h"
             for (int lane = 0; lane < 16; ++lane)
                 words[lane] = (words[lane] & ~((uint32_t)mask << left))
                               | ((uint32_t)q[lane] >> 0 & mask) << left;
-#line 162 "templates/host/codec.h"
+#line 168 "templates/host/codec.h"
         }
-#line 165 "templates/host/codec.h"
+#line 171 "templates/host/codec.h"
     }
 }
 
 INLINE uint32_t v_get_code(const unsigned char* page, int row, int channel)
 {
-#line 173 "templates/host/codec.h"
+#line 179 "templates/host/codec.h"
     const int lane = channel, word = row;
-#line 175 "templates/host/codec.h"
+#line 181 "templates/host/codec.h"
     const unsigned char* cell = v_cell(page, lane / 16, word / 16);
     const int i = word % 16;
-#line 180 "templates/host/codec.h"
+#line 186 "templates/host/codec.h"
     uint32_t code = 0;
-#line 182 "templates/host/codec.h"
+#line 188 "templates/host/codec.h"
     {
         enum { each = 8, mask = 3 };
         int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 189 "templates/host/codec.h"
+#line 195 "templates/host/codec.h"
         const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
-#line 191 "templates/host/codec.h"
+#line 197 "templates/host/codec.h"
         code |= (*(const u32_at*)at >> bit & mask) << 0;
     }
-#line 194 "templates/host/codec.h"
+#line 200 "templates/host/codec.h"
     return code;
-#line 196 "templates/host/codec.h"
+#line 202 "templates/host/codec.h"
 }
 
 // One value in the codec's basis.
 INLINE float v_read_value(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = v_get_code(page, row, channel);
-#line 203 "templates/host/codec.h"
+#line 209 "templates/host/codec.h"
     const int group = v_group(row, channel);
     const float scale = v_read_scale(page, group);
     return scale * (float)(int32_t)code + v_read_offset(page, group, scale);
-#line 209 "templates/host/codec.h"
+#line 215 "templates/host/codec.h"
 }
 
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int v_fold_is_due(int lane16)
 {
-#line 215 "templates/host/codec.h"
+#line 221 "templates/host/codec.h"
     return lane16 * 16 % v_group_size == 0;
-#line 220 "templates/host/codec.h"
+#line 226 "templates/host/codec.h"
 }
 
-#line 15 "templates/host/program.c"
+#line 18 "templates/host/program.c"
 #line 1 "templates/host/dots.h"
 // dots.h -- sums of the values' codes times 16-bit weights, as integers.
 #line 8 "templates/host/dots.h"
@@ -1845,7 +1861,7 @@ static NOINLINE void v_dot_cells(const unsigned char* page, int lane16, int word
     }
 }
 
-#line 19 "templates/host/program.c"
+#line 22 "templates/host/program.c"
 #line 1 "templates/host/transform_rows.c"
 // transform_rows.c -- rows into the basis of the values' codec, or out of it.
 //
@@ -1866,7 +1882,7 @@ static void v_transform_rows(const kvl__basis_args* a)
     }
 }
 
-#line 20 "templates/host/program.c"
+#line 26 "templates/host/program.c"
 #line 1 "templates/host/encode_rows.c"
 // encode_rows.c -- rows of the window become codes of a page: transform, fit, round, pack.
 //
@@ -1938,7 +1954,8 @@ static void v_encode_rows(const kvl__encode_args* a)
             }
 #line 103 "templates/host/encode_rows.c"
             const int group = v_group(row, first);
-            const v_grid grid = v_store_grid(a->page, group, lo, hi);
+            const v_grid grid =
+                v_store_grid(a->page, group, lo, hi);
             for (int i = first; i < first + group_size; ++i) {
                 offset[i] = grid.offset;
                 inverse[i] = grid.inverse;
@@ -1949,7 +1966,7 @@ static void v_encode_rows(const kvl__encode_args* a)
     }
 }
 
-#line 21 "templates/host/program.c"
+#line 27 "templates/host/program.c"
 #line 1 "templates/host/decode_rows.c"
 // decode_rows.c -- rows of a page as floats in the original basis, as codes, and their scales.
 
@@ -1983,7 +2000,7 @@ static void v_decode_rows(const kvl__decode_args* a)
 #line 37 "templates/host/decode_rows.c"
 }
 
-#line 22 "templates/host/program.c"
+#line 28 "templates/host/program.c"
 #line 1 "templates/host/linear_rows.c"
 // linear_rows.c -- the first rows of a page in the linear order of files (runtime/kvl_layout.h), or
 // from it.
@@ -2080,7 +2097,7 @@ static void v_linear_rows(const kvl__linear_args* a)
 #line 117 "templates/host/linear_rows.c"
 }
 
-#line 25 "templates/host/program.c"
+#line 31 "templates/host/program.c"
 #line 1 "templates/host/attend_windows.c"
 // attend_windows.c -- attention of num_heads queries over two stretches of 16-bit rows.
 //
@@ -2341,7 +2358,7 @@ static void attend_windows(const kvl__attend_args* a)
     softmax_finish(&state, a->o, a->lse);
 }
 
-#line 26 "templates/host/program.c"
+#line 32 "templates/host/program.c"
 #line 1 "templates/host/attend_pages.c"
 // attend_pages.c -- attention of num_heads queries over rows of pages, on the codes.
 //
@@ -2469,7 +2486,7 @@ static void attend_pages(const kvl__attend_args* a)
     softmax_finish(&state, a->o, a->lse);
 }
 
-#line 27 "templates/host/program.c"
+#line 33 "templates/host/program.c"
 
 // C has one name space for types and objects, so the object gets its exported name as a label.
 #define LABEL_TEXT(text) #text

@@ -153,6 +153,59 @@ def store_symmetric(d, top, bits, meta):
     return F32(table[index]), F32(table[index])
 
 
+def near_affine(wanted, middle, bits, meta):
+    """The stored (scale, offset) nearest to a scale and a middle."""
+    half_range = F32((2**bits - 1) / 2)
+    if meta == "f16":
+        scale = F32(max(to_f16(wanted), np.float16(2.0**-24)))
+        return scale, F32(to_f16(middle - scale * half_range))
+    unit = F32(2.0**(bits - 5))
+    stored = E4M3 if meta == "e4m3" else E5M3
+    index = max(nearest_scale(max(wanted, abs(middle) / (F32(127) * unit)), stored), 1)
+    scale = F32(stored[index])
+    zero = np.clip(np.rint(middle / (scale * unit)), F32(-127), F32(127))
+    return scale, scale * (zero * unit - half_range)
+
+
+def running(terms):
+    """Sum in order, in float32."""
+    return np.cumsum(np.asarray(terms, F32), dtype=F32)[-1]
+
+
+def refit(y, s, m, bits):
+    top = F32(2**bits - 1)
+    c = np.rint(np.clip((y - m) * (F32(1) / s) + top / 2, F32(0), top)) - top / 2
+    n, sum_c, sum_cc = F32(len(y)), running(c), running(c * c)
+    sum_cy, sum_y = running(c * y), running(y)
+    det = n * sum_cc - sum_c * sum_c
+    if not det > F32(1e-6) * n * sum_cc:
+        return s, m
+    better = (n * sum_cy - sum_c * sum_y) / det
+    return (better, (sum_y - better * sum_c) / n) if better > 0 else (s, m)
+
+
+def search_pair(x, bits, meta, first):
+    """The best of the pair `first` and seven that come from shrunk ranges."""
+    lo, hi = x.min() + F32(0), x.max() + F32(0)
+    mid, half = F32(0.5) * lo + F32(0.5) * hi, F32(0.5) * hi - F32(0.5) * lo
+    if not half > F32(2.0**-100):
+        return first
+    unit, top = F32(1) / half, F32(2**bits - 1)
+    pairs = [first]
+    for i in range(7):
+        shrink = F32(1 - (0.11 if bits == 1 else 0.085) * i)
+        s, m = F32(2) * shrink / top, F32(0)
+        for _ in range(2):
+            s, m = refit((x - mid) * unit, s, m, bits)
+        pairs.append(near_affine(s * half, mid + m * half, bits, meta))
+    errors = []
+    for scale, offset in pairs:
+        inverse = F32(1) / scale if scale != 0 else F32(0)
+        q = np.rint(np.clip((x - offset) * inverse, F32(0), top))
+        errors.append(running((((x - (scale * q + offset)) * unit).astype(F32))**2))
+    return pairs[int(np.argmin(errors))]
+
+
 # QuEST's alpha of each width (arXiv:2502.05003).
 RMS_ALPHA = {1: 0.79788456, 2: 1.49353462, 3: 2.05106835, 4: 2.51393058, 5: 2.91609388,
              6: 3.27659728, 8: 3.88493868}
@@ -193,13 +246,15 @@ def encode_group(x, side):
             scale, offset = fit_affine_f16(x, bits)
         else:
             scale, offset = fit_affine_8bit(x, bits, E4M3 if side["meta"] == "e4m3" else E5M3)
+        if side["fit"] == "search":
+            scale, offset = search_pair(x, bits, side["meta"], (scale, offset))
         inverse = F32(1) / scale if scale != 0 else F32(0)
         with np.errstate(over="ignore"):
             y = np.clip((x - offset) * inverse, F32(0), F32(2**bits - 1))
         return round_codes(y, bits, side["round"], 0), scale, offset
     if side["levels"] == "midpoint":
         d = F32(F32(2 * RMS_ALPHA[bits] / (2**bits - 1)) * rms(x))
-        scale = F32(to_f16(d)) if side["meta"] == "f16" else F32(E5M3[e5m3_nearest(d)])
+        scale = F32(to_f16(d)) if side["meta"] == "f16" else F32(E5M3[nearest_scale(d, E5M3)])
         if d > 0 and scale == 0:
             scale = F32(2.0**-24)
         offset = -scale * F32((2**bits - 1) / 2)

@@ -1,0 +1,57 @@
+// eights.h -- vectors of eight floats on every instruction set: eight candidates of a search.
+
+typedef float v8 __attribute__((vector_size(32)));
+typedef int32_t i8 __attribute__((vector_size(32)));
+
+INLINE v8 pick8(i8 mask, v8 a, v8 b) { return (v8)((mask & (i8)a) | (~mask & (i8)b)); }
+INLINE i8 pick8i(i8 mask, i8 a, i8 b) { return (mask & a) | (~mask & b); }
+INLINE v8 repeat8(float x) { return (v8){ x, x, x, x, x, x, x, x }; }
+INLINE v8 nearest8(v8 x) { return (x + 12582912.0f) - 12582912.0f; }
+INLINE v8 absolute8(v8 x) { return (v8)((i8)x & 0x7fffffff); }
+INLINE v8 least8(v8 a, v8 b) { return pick8(a < b, a, b); }
+INLINE v8 most8(v8 a, v8 b) { return pick8(a > b, a, b); }
+INLINE i8 integer8(v8 x) { return __builtin_convertvector(x, i8); }
+INLINE v8 float8(i8 x) { return __builtin_convertvector(x, v8); }
+
+INLINE v8 value8_of_f16(i8 h)
+{
+    const i8 sign = (h & 0x8000) << 16, m = h & 0x7fff;
+    const v8 normal = (v8)((m << 13) + (112 << 23));
+    return (v8)((i8)pick8(m < 0x400, float8(m) * 5.9604644775390625e-8f, normal) | sign);
+}
+
+INLINE i8 f16_of_value8(v8 x)
+{
+    const v8 a = least8(absolute8(x), repeat8(65504.0f));
+    const i8 sign = (i8)x >> 16 & 0x8000, u = (i8)a - (112 << 23);
+    const i8 normal = (u + 0xfff + (u >> 13 & 1)) >> 13;
+    const i8 small = integer8(nearest8(least8(a, repeat8(1.0f)) * 16777216.0f));
+    return sign | pick8i(a < 6.103515625e-5f, small, normal);
+}
+
+INLINE v8 value8_of_e5m3(i8 c)
+{
+    return pick8(c < 8, float8(c) * 7.62939453125e-6f, (v8)((c << 20) + (112 << 23)));
+}
+
+INLINE i8 e5m3_of_value8(v8 x)
+{
+    const v8 a = least8(x, repeat8(122880.0f));
+    const i8 u = (i8)a - (112 << 23), c = (u + 0x7ffff + (u >> 20 & 1)) >> 20;
+    const i8 small = integer8(nearest8(least8(a, repeat8(1.0f)) * 131072.0f));
+    return pick8i(a < 6.103515625e-5f, small, c);
+}
+
+INLINE v8 value8_of_e4m3(i8 c)
+{
+    const i8 size = c & 127;
+    return pick8(size < 8, float8(size) * 0.0009765625f, (v8)((size << 20) + (119 << 23)));
+}
+
+INLINE i8 e4m3_of_value8(v8 x)
+{
+    const v8 a = least8(x, repeat8(240.0f));
+    const i8 u = (i8)a - (119 << 23), c = (u + 0x7ffff + (u >> 20 & 1)) >> 20;
+    const i8 small = integer8(nearest8(least8(a, repeat8(1.0f)) * 1024.0f));
+    return pick8i(a < 0.0078125f, small, c);
+}
