@@ -121,6 +121,29 @@
 // Several query rows.  kvl_append_attend gives each row the cache as it was at its age, equal bit
 // for bit to appending and attending row by row: verification of drafts, and prefill.
 //
+// CALIBRATED CODECS
+//
+// Some words of a spec read numbers that depend on the model: kvl_layer_info.needs_calibration says
+// so, and kvl_cache_create refuses them without kvl_cache_desc.calibration.  A calibration comes
+// from a file that kvloom-calibrate has made (kvl_calibration_load), or from statistics of rows that
+// the engine hands over, as the first rows of a prompt:
+//
+//     kvl_statistics* stats;                   // kvl_statistics_desc: the layers, as for the cache
+//     kvl_statistics_create(ctx, &sd, &stats);
+//     kvl_statistics_set_output(stats, layer, w_o, hidden_len);       // optional, before the rows
+//     kvl_statistics_add(stats, &rows);        // each layer: keys, values and queries of a sequence
+//     kvl_calibration* cal;
+//     kvl_calibration_create(stats, &kd, &cal);    // kd: the kvl_cache_desc; its specs say for what
+//     kd.calibration = cal;
+//     kvl_cache_create(ctx, &kd, &cache);      // copies what it needs
+//     kvl_calibration_free(cal);  kvl_statistics_free(stats);
+//
+// The same rows are then appended as any others.  Some hundred rows give a mean; moments for a
+// transform want several times head_dim, and thousands serve better (docs/calibration.md).  Rows are
+// those that attention takes: after RoPE.  A calibration fits one model, with one RoPE setting; it
+// says at which context length it was made, and serves one far longer less well.  Shapes are always
+// checked, RoPE where kvl_layer_desc.rope says it, the model where model_identity names it.
+//
 // NUMERICS
 //
 // Scores: softmax_scale * q.k, then the soft cap c * tanh(s / c), ALiBi, the mask.  lse is the
@@ -338,6 +361,8 @@ typedef struct kvl_cache_desc {
     uint64_t              max_bytes;    // budget of the whole cache; 0: no bound
     const kvl_calibration* calibration; // for specs with calibrated words; NULL: none.  Borrowed
                                         // until the call returns
+    const char*           model_identity;   // what the calibration must say of its model, in its
+                                        // text "model"; NULL: not checked
     uint32_t              end;          // must be 0
 } kvl_cache_desc;
 
@@ -644,6 +669,78 @@ KVL_API const double* kvl_statistics_get(const kvl_statistics* stats, int layer,
 KVL_API const float* kvl_statistics_sample(const kvl_statistics* stats, int layer, int kv_head,
                                            int keys, int* num);
 
+// Reads the statistics of a calibration file.
+// - errors: KVL_BAD_ARGUMENT (not such a file, damaged, or saved without statistics).
+KVL_API kvl_status kvl_statistics_load(kvl_context* ctx, const char* path, kvl_statistics** out);
+
+// Makes a calibration with the tables that the specs of a cache need (NULL: none yet), as far as
+// plain arithmetic makes them; cache->model_identity becomes its text "model".
+// - errors: also KVL_UNSUPPORTED (a table that needs a derivation of the caller's).
+KVL_API kvl_status kvl_calibration_create(const kvl_statistics* stats, const kvl_cache_desc* cache,
+                                          kvl_calibration** out);
+
+// Reads a calibration file, but for its statistics.
+// - errors: KVL_BAD_ARGUMENT (not such a file, of another version, cut off, damaged).
+KVL_API kvl_status kvl_calibration_load(kvl_context* ctx, const char* path, kvl_calibration** out);
+
+// NULL is allowed.  Caches that were made with it do not need it any more.
+KVL_API void kvl_calibration_free(kvl_calibration* calibration);
+
+// Writes a file, with statistics where stats is given: what was at path stays until it is whole.
+KVL_API kvl_status kvl_calibration_save(kvl_calibration* calibration, const kvl_statistics* stats,
+                                        const char* path);
+
+// Texts that go along in the file, as "model".  "" where there is none of that name; valid until
+// the text is set again.
+KVL_API const char* kvl_calibration_text(const kvl_calibration* calibration, const char* name);
+KVL_API kvl_status kvl_calibration_set_text(kvl_calibration* calibration, const char* name,
+                                            const char* text);
+
+// What a derivation gets: whose table, of which layer and side.
+typedef struct kvl_derive_args {
+    const kvl_statistics*  stats;
+    const kvl_calibration* calibration;   // with the tables of earlier stages
+    int         layer, is_value, num_q_heads, num_kv_heads, head_dim;
+    const char* stage;          // "shift"
+    const char* word;           // "mean"
+    int         number;         // the word's
+    const char* table;          // "mean"
+    int         rank;           // of the table of one KV head: 1 or 2
+    int64_t     shape[2];
+    const char* side;           // the whole side as text
+    const void* codec;          // the library's own description of it
+    char*       message;        // for what is wrong, [message_bytes]
+    size_t      message_bytes;
+    void*       user;
+} kvl_derive_args;
+
+// How a table is made.
+typedef struct kvl_derivation {
+    const char* stage;          // NULL: whatever stage asks
+    const char* word;           // NULL: whatever word asks
+    const char* table;
+    kvl_status (*derive)(const kvl_derive_args* args, float* out);   // out [num_kv_heads, shape]
+    void*       user;
+} kvl_derivation;
+
+typedef struct kvl_derive_desc {
+    const kvl_statistics* stats;
+    const kvl_cache_desc* cache;          // its specs say what is needed
+    const kvl_derivation* derivations;    // [num_derivations] before the library's own; NULL: none
+    int                   num_derivations;
+    uint32_t              end;            // must be 0
+} kvl_derive_desc;
+
+// Adds the tables that the specs of a cache need and the calibration lacks.  The first derivation
+// that fits makes a table.
+// - errors: as kvl_calibration_create; tables made before the failure stay.
+KVL_API kvl_status kvl_calibration_derive(kvl_calibration* calibration,
+                                          const kvl_derive_desc* desc);
+
+// A table that is there: *num numbers, [num_kv_heads, ...].  NULL: none of that name.
+KVL_API const float* kvl_calibration_table(const kvl_calibration* calibration, int layer,
+                                           int is_value, const char* name, int64_t* num);
+
 // MEMORY AND DESCRIPTION
 
 typedef struct kvl_stats {
@@ -747,6 +844,9 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_rope.h"
 #include "kvl_tiles.h"
 #include "kvl_statistics.h"
+#include "kvl_tensors.h"
+#include "kvl_calibration.h"
+#include "kvl_derive.h"
 #include "kvl_sequence.h"
 #include "kvl_file.h"
 #include "kvl_describe.h"

@@ -125,7 +125,8 @@ KVL__FN kvl_status kvl__check_cache_desc(kvl_context* ctx, const kvl_cache_desc*
                  "release_windows = %d: must be 0 or 1", desc->release_windows);
     KVL__REQUIRE(ctx, desc->keep_len >= 0 && desc->keep_len <= 1 << 16, KVL_BAD_ARGUMENT,
                  "keep_len = %d: must be 0 to %d", desc->keep_len, 1 << 16);
-    return KVL_OK;
+    const kvl__table_source* source = (const kvl__table_source*)(const void*)desc->calibration;
+    return source && source->check ? source->check(ctx, source, desc) : KVL_OK;
 }
 
 // Fills the layers of a cache that has none of its kernels yet.

@@ -25,6 +25,9 @@ typedef struct kvl__table_source {
     // shape is an error.
     kvl_status (*find)(kvl_context* ctx, const struct kvl__table_source* source,
                        const kvl__wanted_table* wanted, const float** out);
+    // Whether the numbers are of the model that a cache is made for.  NULL: they are.
+    kvl_status (*check)(kvl_context* ctx, const struct kvl__table_source* source,
+                        const kvl_cache_desc* desc);
 } kvl__table_source;
 
 // A side as text, whatever preset it came from: bits, group and the words that are not the

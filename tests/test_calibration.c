@@ -347,3 +347,425 @@ Test(statistics, bad_input_is_refused_by_name)
     kvl_context_destroy(ctx);
     free_inputs(&in);
 }
+
+// CALIBRATIONS
+
+static const char* const scratch = KVLOOM_TEST_SCRATCH "/test_calibration.safetensors";
+static const char* const centred = "rtn:k4,v4,g16,k.shift=mean";
+
+static const kvl_rope rope_pairs = { .dims = 24, .base = 1000.0 };
+
+typedef struct calibrated {
+    kvl_context*     ctx;
+    kvl_layer_desc   layer;
+    kvl_cache_desc   cache;
+    kvl_statistics*  stats;
+    kvl_calibration* cal;
+} calibrated;
+
+static void open_calibrated(calibrated* c, const kvl_context_desc* desc)
+{
+    const test_target target = { "reference", KVL_TARGET_REFERENCE, NULL };
+    inputs in = make_inputs();
+    *c = (calibrated){ .ctx = NULL };
+    if (desc == NULL) { c->ctx = test_context(&target, 1); }
+    else { cr_assert_eq((int)kvl_context_create(desc, &c->ctx), (int)KVL_OK); }
+    c->layer = shape_of(0, 0.0f, &rope_pairs);
+    c->layer.spec = centred;
+    c->cache = (kvl_cache_desc){ .num_layers = 1, .layers = &c->layer, .model_identity = "m 1" };
+    c->stats = create(c->ctx, &c->layer, 8);
+    test_ok(c->ctx, kvl_statistics_set_output(c->stats, 0, in.w_o, OUT), "set_output");
+    add(c->ctx, c->stats, &in, 0, ROWS);
+    test_ok(c->ctx, kvl_calibration_create(c->stats, &c->cache, &c->cal), "create");
+    free_inputs(&in);
+}
+
+static void close_calibrated(calibrated* c)
+{
+    kvl_calibration_free(c->cal);
+    kvl_statistics_free(c->stats);
+    kvl_context_destroy(c->ctx);
+}
+
+static void expect_status(const calibrated* c, kvl_status status, kvl_status want, const char* what)
+{
+    cr_expect_eq((int)status, (int)want, "status %d, not %d", (int)status, (int)want);
+    cr_expect(strstr(kvl_context_message(c->ctx), what), "'%s' does not say '%s'",
+              kvl_context_message(c->ctx), what);
+}
+
+static void expect_refused(const calibrated* c, kvl_status status, const char* what)
+{
+    expect_status(c, status, KVL_BAD_ARGUMENT, what);
+}
+
+static void expect_no_cache(const calibrated* c, const kvl_cache_desc* desc, const char* what)
+{
+    kvl_cache* cache = NULL;
+    expect_refused(c, kvl_cache_create(c->ctx, desc, &cache), what);
+    cr_expect_null(cache);
+}
+
+// Breaks when a table is not what statistics say, or a file gives back something else than what
+// was saved: the mean of keys by hand, then everything bit for bit.
+Test(calibration, survives_a_file)
+{
+    calibrated c;
+    open_calibrated(&c, NULL);
+    inputs in = make_inputs();
+    int64_t num = 0;
+    const float* mean = kvl_calibration_table(c.cal, 0, 0, "mean", &num);
+    cr_assert(mean != NULL && num == KV_HEADS * DK);
+    for (int i = 0; i < KV_HEADS * DK; i++) {
+        double sum = 0.0;
+        for (int r = 0; r < ROWS; r++) { sum += (double)in.k[r * KV_HEADS * DK + i]; }
+        cr_expect_eq((double)mean[i], (double)(float)(sum / ROWS));
+    }
+    const char* note = "a \"quoted\"\\ line\n\x01 and \xc3\xa9";
+    test_ok(c.ctx, kvl_calibration_set_text(c.cal, "note", note), "set_text");
+    test_ok(c.ctx, kvl_calibration_save(c.cal, c.stats, scratch), "save");
+    kvl_calibration* cal = NULL;
+    kvl_statistics* stats = NULL;
+    kvl_cache* cache = NULL;
+    test_ok(c.ctx, kvl_calibration_load(c.ctx, scratch, &cal), "load");
+    test_ok(c.ctx, kvl_statistics_load(c.ctx, scratch, &stats), "statistics");
+    cr_expect_str_eq(kvl_calibration_text(cal, "model"), "m 1");
+    cr_expect_str_eq(kvl_calibration_text(cal, "note"), note);
+    cr_expect_str_eq(kvl_calibration_text(cal, "absent"), "");
+    const float* loaded = kvl_calibration_table(cal, 0, 0, "mean", &num);
+    cr_assert(loaded != NULL && num == KV_HEADS * DK);
+    cr_expect_eq(memcmp(loaded, mean, (size_t)num * sizeof *mean), 0);
+    expect_equal(stats, c.stats, "a file");
+    c.cache.calibration = cal;
+    test_ok(c.ctx, kvl_cache_create(c.ctx, &c.cache, &cache), "kvl_cache_create");
+    kvl_cache_free(cache);
+    kvl_statistics_free(stats);
+    kvl_calibration_free(cal);
+    test_ok(c.ctx, kvl_calibration_save(c.cal, NULL, scratch), "save without statistics");
+    expect_status(&c, kvl_statistics_load(c.ctx, scratch, &stats), KVL_FILE, "no statistics");
+    close_calibrated(&c);
+    free_inputs(&in);
+    remove(scratch);
+}
+
+// Breaks when statistics that went through a file differ from those that did not: what a run that
+// is resumed stands on.
+Test(calibration, a_file_in_between_changes_no_bit)
+{
+    calibrated c;
+    open_calibrated(&c, NULL);
+    inputs in = make_inputs();
+    kvl_statistics* loaded = NULL;
+    kvl_statistics *direct = create(c.ctx, &c.layer, 8), *more = create(c.ctx, &c.layer, 8);
+    test_ok(c.ctx, kvl_statistics_set_output(direct, 0, in.w_o, OUT), "set_output");
+    test_ok(c.ctx, kvl_statistics_set_output(more, 0, in.w_o, OUT), "set_output");
+    kvl_statistics_rows r = rows_of(&in, 0, 90);
+    r.sequence = 1;
+    test_ok(c.ctx, kvl_statistics_add(more, &r), "add");
+    test_ok(c.ctx, kvl_statistics_merge(direct, c.stats), "merge");
+    test_ok(c.ctx, kvl_statistics_merge(direct, more), "merge");
+    test_ok(c.ctx, kvl_calibration_save(c.cal, c.stats, scratch), "save");
+    test_ok(c.ctx, kvl_statistics_load(c.ctx, scratch, &loaded), "load");
+    test_ok(c.ctx, kvl_statistics_merge(loaded, more), "merge");
+    expect_equal(loaded, direct, "through a file");
+    kvl_statistics_free(direct);
+    kvl_statistics_free(more);
+    kvl_statistics_free(loaded);
+    close_calibrated(&c);
+    free_inputs(&in);
+    remove(scratch);
+}
+
+// Breaks when a cache takes a calibration of another model, or does not say what is different.
+Test(calibration, of_another_model_is_refused_by_name)
+{
+    calibrated c;
+    open_calibrated(&c, NULL);
+    c.cache.calibration = c.cal;
+    kvl_cache_desc d = c.cache;
+    d.model_identity = "m 2";
+    expect_no_cache(&c, &d, "calibrated for another model: 'm 1', not 'm 2'");
+    d = c.cache;
+    const kvl_layer_desc two[2] = { c.layer, c.layer };
+    d.layers = two;
+    d.num_layers = 2;
+    expect_no_cache(&c, &d, "a model of 1 layers: the cache has 2");
+    kvl_layer_desc l = c.layer;
+    d = c.cache;
+    d.layers = &l;
+    l.num_kv_heads = 4;
+    expect_no_cache(&c, &d, "num_kv_heads = 2: the cache has 4");
+    l = c.layer;
+    l.num_q_heads = 8;
+    expect_no_cache(&c, &d, "num_q_heads = 4: the cache has 8");
+    l = c.layer;
+    l.head_dim = 64;
+    l.rope = NULL;
+    expect_no_cache(&c, &d, "head_dim = 32: the cache has 64");
+    l = c.layer;
+    l.head_dim_v = 64;
+    expect_no_cache(&c, &d, "head_dim_v = 48: the cache has 64");
+    l = c.layer;
+    kvl_rope rope = rope_pairs;
+    l.rope = &rope;
+    rope.base = 10000.0;
+    expect_no_cache(&c, &d, "another RoPE setting: pair 1");
+    rope = rope_pairs;
+    rope.split_halves = 1;
+    expect_no_cache(&c, &d, "another RoPE setting: split_halves");
+    rope = rope_pairs;
+    rope.scale = 0.25;
+    expect_no_cache(&c, &d, "another RoPE setting");
+    rope = rope_pairs;
+    rope.dims = 33;
+    expect_no_cache(&c, &d, "rope.dims = 33");
+    l.rope = NULL;
+    d.model_identity = NULL;
+    kvl_cache* cache = NULL;
+    test_ok(c.ctx, kvl_cache_create(c.ctx, &d, &cache), "nothing said of model and RoPE");
+    kvl_cache_free(cache);
+    close_calibrated(&c);
+}
+
+// Breaks when a cache that needs a table is made without it, or the user is not told the command.
+Test(calibration, what_is_missing_is_told_with_the_command)
+{
+    calibrated c;
+    open_calibrated(&c, NULL);
+    kvl_calibration* empty = NULL;
+    const char* command = "kvloom-calibrate -m MODEL -f TEXT -o FILE --for '";
+    expect_no_cache(&c, &c.cache, command);
+    test_ok(c.ctx, kvl_calibration_create(c.stats, NULL, &empty), "without a cache");
+    c.cache.calibration = empty;
+    c.cache.model_identity = NULL;
+    expect_no_cache(&c, &c.cache, command);
+    kvl_calibration_free(empty);
+    close_calibrated(&c);
+}
+
+static kvl_status double_mean(const kvl_derive_args* a, float* out)
+{
+    if (a->user == NULL) {
+        snprintf(a->message, a->message_bytes, "no factor was given");
+        return KVL_BAD_ARGUMENT;
+    }
+    const double* rows = kvl_statistics_get(a->stats, a->layer, 0, "rows", NULL);
+    cr_assert(a->rank == 1 && a->shape[0] == DK && a->num_kv_heads == KV_HEADS && !a->is_value);
+    cr_expect(strcmp(a->stage, "shift") == 0 && strcmp(a->word, "mean") == 0);
+    for (int h = 0; h < KV_HEADS; h++) {
+        const double* sum = kvl_statistics_get(a->stats, a->layer, h, "key_sum", NULL);
+        for (int i = 0; i < DK; i++) {
+            out[h * DK + i] = (float)(*(const double*)a->user * sum[i] / *rows);
+        }
+    }
+    return KVL_OK;
+}
+
+// Breaks when a caller's derivation does not come before the library's, its failure is not told, or
+// what failed stays as a table.
+Test(calibration, takes_derivations_of_the_caller)
+{
+    calibrated c;
+    open_calibrated(&c, NULL);
+    double factor = 2.0;
+    kvl_derivation own = { "shift", "mean", "mean", double_mean, NULL };
+    const kvl_derive_desc d = { .stats = c.stats, .cache = &c.cache, .derivations = &own,
+                                .num_derivations = 1 };
+    kvl_calibration* cal = NULL;
+    c.cache.model_identity = NULL;
+    test_ok(c.ctx, kvl_calibration_create(c.stats, NULL, &cal), "create");
+    expect_refused(&c, kvl_calibration_derive(cal, &d), "table 'mean': no factor was given");
+    cr_expect_null(kvl_calibration_table(cal, 0, 0, "mean", NULL));
+    own.user = &factor;
+    test_ok(c.ctx, kvl_calibration_derive(cal, &d), "derive");
+    const float* twice = kvl_calibration_table(cal, 0, 0, "mean", NULL);
+    const float* mean = kvl_calibration_table(c.cal, 0, 0, "mean", NULL);
+    for (int i = 0; i < KV_HEADS * DK; i++) {
+        cr_expect_float_eq((double)twice[i], 2.0 * (double)mean[i], 1e-6);
+    }
+    kvl_calibration_free(cal);
+    close_calibrated(&c);
+}
+
+// FILES THAT ARE WRONG
+
+static void write_file(const void* data, size_t bytes)
+{
+    FILE* file = fopen(scratch, "wb");
+    cr_assert_not_null(file);
+    cr_assert_eq(fwrite(data, 1, bytes, file), bytes);
+    fclose(file);
+}
+
+static void write_text_header(const char* header, size_t data_bytes)
+{
+    unsigned char bytes[4096] = { 0 };
+    const size_t n = strlen(header);
+    cr_assert(n + data_bytes + 8 <= sizeof bytes);
+    bytes[0] = (unsigned char)(n & 255);
+    bytes[1] = (unsigned char)(n >> 8);
+    memcpy(bytes + 8, header, n);
+    write_file(bytes, 8 + n + data_bytes);
+}
+
+typedef struct wrong_file { const char* header; size_t data; const char* message; } wrong_file;
+
+static const wrong_file wrong_files[] = {
+    { "{}", 0, "has no 'format'" },
+    { "{\"__metadata__\":{\"format\":\"pt\"}}", 0, "format = 'pt': this version reads" },
+    { "{\"__metadata__\":{\"format\":\"kvloom calibration 1\"}}", 0, "'layers' must be F64" },
+    { "{\"layers\":{\"dtype\":\"F32\",\"shape\":[1,7],\"data_offsets\":[0,28]},"
+      "\"__metadata__\":{\"format\":\"kvloom calibration 1\"}}", 28, "'layers' must be F64" },
+    { "", 0, "not a safetensors file" },
+    { "[]", 0, "'{' is missing" },
+    { "{} x", 0, "more after the end" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},", 8, "'\"' is missing" },
+    { "{\"a\":{\"dtype\":\"F33\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "dtype 'F33'" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", 8, "whole number" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]}}", 8, "has 12 bytes" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", 8, "has 8 bytes" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]}}", 8, "has 2 numbers" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", 8, "is missing" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"size\":4,\"data_offsets\":[0,8]}}", 8, "'size'" },
+    { "{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8,
+      "'dtype' is not known, or twice" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,2],\"data_offsets\":[0,8]}}", 8,
+      "more than 8 numbers" },
+    { "{\"a\":{\"dtype\":\"F64\",\"shape\":[4294967296,4294967296,16],\"data_offsets\":[0,8]}}", 8,
+      "2^53" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[99999999999999999999],\"data_offsets\":[0,8]}}", 8,
+      "2^53" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
+      "\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]}}", 16,
+      "'a' is there twice" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
+      "\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", 12, "must be 8" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
+      "\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[12,20]}}", 20, "must be 8" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 7, "cut off" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 9, "damaged" },
+    { "{\"__metadata__\":{\"a\":1}}", 0, "'\"' is missing" },
+    { "{\"__metadata__\":{\"a\":\"\\q\"}}", 0, "a wrong escape" },
+    { "{\"__metadata__\":{\"a\":\"\\ud800x\"}}", 0, "surrogate" },
+    { "{\"__metadata__\":{\"a\":\"\\u00zz\"}}", 0, "hex" },
+    { "{\"__metadata__\":{\"a\":\"\\u0000\"}}", 0, "code point" },
+    { "{\"__metadata__\":{\"a\":\"x", 0, "has no end" },
+};
+
+// Breaks when a header that the format does not allow is taken, or is not told by what is wrong.
+Test(calibration, wrong_headers_are_refused)
+{
+    calibrated c;
+    kvl_calibration* cal = NULL;
+    open_calibrated(&c, NULL);
+    for (size_t i = 0; i < sizeof wrong_files / sizeof wrong_files[0]; i++) {
+        write_text_header(wrong_files[i].header, wrong_files[i].data);
+        const kvl_status status = kvl_calibration_load(c.ctx, scratch, &cal);
+        expect_status(&c, status, i == 1 ? KVL_UNSUPPORTED : KVL_FILE, wrong_files[i].message);
+        cr_expect(cal == NULL && strstr(kvl_context_message(c.ctx), scratch), "case %zu", i);
+    }
+    expect_status(&c, kvl_calibration_load(c.ctx, "/nowhere/at all", &cal), KVL_FILE,
+                  "/nowhere/at all: ");
+    expect_status(&c, kvl_calibration_load(c.ctx, KVLOOM_TEST_SCRATCH, &cal), KVL_FILE,
+                  "regular file");
+    close_calibrated(&c);
+    remove(scratch);
+}
+
+static unsigned char* read_scratch(size_t* bytes)
+{
+    FILE* file = fopen(scratch, "rb");
+    cr_assert_not_null(file);
+    fseek(file, 0, SEEK_END);
+    *bytes = (size_t)ftell(file);
+    rewind(file);
+    unsigned char* data = test_alloc(*bytes, 1);
+    cr_assert_eq(fread(data, 1, *bytes, file), *bytes);
+    fclose(file);
+    return data;
+}
+
+// Breaks when a file that is cut anywhere, or has a flipped bit, is read beyond its end, crashes,
+// or leaks: a cut file and a bit in an array are refused; one in the header may change a text.
+Test(calibration, damaged_files_are_refused)
+{
+    calibrated c;
+    size_t bytes = 0;
+    kvl_calibration* cal = NULL;
+    kvl_statistics* stats = NULL;
+    open_calibrated(&c, NULL);
+    test_ok(c.ctx, kvl_calibration_save(c.cal, c.stats, scratch), "save");
+    unsigned char* data = read_scratch(&bytes);
+    const size_t header = 8 + data[0] + 256u * data[1];
+    for (size_t cut = 0; cut < bytes; cut += cut < header + 16 ? 1 : 4097) {
+        write_file(data, cut);
+        cr_expect_eq((int)kvl_calibration_load(c.ctx, scratch, &cal), (int)KVL_FILE,
+                     "%zu of %zu bytes", cut, bytes);
+        cr_expect_null(cal);
+    }
+    for (size_t bit = 0; bit < 8 * header; bit += 5) {
+        data[bit / 8] ^= (unsigned char)(1u << bit % 8);
+        write_file(data, bytes);
+        if (kvl_calibration_load(c.ctx, scratch, &cal) == KVL_OK) { kvl_calibration_free(cal); }
+        if (kvl_statistics_load(c.ctx, scratch, &stats) == KVL_OK) { kvl_statistics_free(stats); }
+        data[bit / 8] ^= (unsigned char)(1u << bit % 8);
+    }
+    for (size_t at = header; at < bytes; at += 499) {
+        data[at] ^= 4;
+        write_file(data, bytes);
+        const bool any = kvl_calibration_load(c.ctx, scratch, &cal) == KVL_OK &&
+                         kvl_statistics_load(c.ctx, scratch, &stats) == KVL_OK;
+        cr_expect(!any && strstr(kvl_context_message(c.ctx), "damaged: "), "byte %zu", at);
+        kvl_calibration_free(cal);
+        data[at] ^= 4;
+    }
+    free(data);
+    close_calibrated(&c);
+    remove(scratch);
+}
+
+// Breaks when a write that fails takes the old file with it, or leaves a part behind.
+Test(calibration, a_failed_write_leaves_the_old_file)
+{
+    calibrated c;
+    open_calibrated(&c, NULL);
+    expect_status(&c, kvl_calibration_save(c.cal, NULL, "/nowhere/x.safetensors"), KVL_FILE,
+                  "/nowhere/x.safetensors: cannot be written");
+    expect_refused(&c, kvl_calibration_set_text(c.cal, "format", "x"), "is the library's");
+    close_calibrated(&c);
+}
+
+// Breaks when a failed allocation leaks or is not told: each of a save and two loads in turn.
+Test(calibration, out_of_memory_is_told)
+{
+    test_memory memory;
+    calibrated c;
+    kvl_calibration* cal = NULL;
+    kvl_statistics* stats = NULL;
+    test_memory_init(&memory);
+    kvl_context_desc desc = { .target = KVL_TARGET_REFERENCE, .num_threads = 1, .cache_dir = "" };
+    desc.allocator = test_memory_allocator(&memory);
+    open_calibrated(&c, &desc);
+    const uint64_t before = memory.live;
+    bool failed = true;
+    for (int64_t n = 1; failed; n += n < 40 ? 1 : 7) {
+        memory.fail_at = memory.calls + n;
+        kvl_status status = kvl_calibration_save(c.cal, c.stats, scratch);
+        if (status == KVL_OK) { status = kvl_calibration_load(c.ctx, scratch, &cal); }
+        if (status == KVL_OK) { status = kvl_statistics_load(c.ctx, scratch, &stats); }
+        failed = memory.fail_at <= memory.calls;
+        memory.fail_at = 0;
+        cr_expect_eq((int)status, failed ? (int)KVL_NO_MEMORY : (int)KVL_OK, "allocation %d",
+                     (int)n);
+        kvl_calibration_free(cal);
+        kvl_statistics_free(stats);
+        cal = NULL;
+        stats = NULL;
+    }
+    // The first save made room in the lists of the calibration, which stays.
+    cr_expect(memory.live <= before + 65536, "%llu bytes are left",
+              (unsigned long long)(memory.live - before));
+    close_calibrated(&c);
+    cr_expect(memory.live == 0 && memory.wrong_sizes == 0);
+    remove(scratch);
+}

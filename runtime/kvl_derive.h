@@ -1,0 +1,518 @@
+// kvl_derive.h -- from statistics to a calibration: statistics as arrays, tables made of them.
+//
+// What a table is made of is said by a derivation, found by the word that asks and the table's
+// name: those of kvloom.h, then those here, which are plain arithmetic.
+
+#ifndef KVL_DERIVE_H
+#define KVL_DERIVE_H
+
+#include "kvl_calibration.h"
+#include "kvl_statistics.h"
+
+// STATISTICS AS ARRAYS
+
+// Where a call is: writing arrays, or adding up from arrays.
+typedef struct kvl__exchange {
+    kvl_statistics* s;
+    kvl__tensors*   t;
+    const char*     name;              // of the file, for messages; NULL: writing
+    int             layer;
+} kvl__exchange;
+
+// The array of a statistic, of this shape: made, or found.
+KVL__FN kvl_status kvl__exchange_array(const kvl__exchange* x, const char* name,
+                                       kvl__tensor_type type, const int64_t* shape, int rank,
+                                       kvl__tensor** out)
+{
+    char full[KVL__TENSOR_NAME];
+    kvl_context* ctx = x->s->ctx;
+    snprintf(full, sizeof full, "layer.%d.stat.%s", x->layer, name);
+    if (!x->name) return kvl__tensors_add(x->t, full, type, shape, rank, out);
+    *out = kvl__tensors_find(x->t, full);
+    KVL__REQUIRE(ctx, *out && (*out)->data && (*out)->type == type, KVL_FILE,
+                 "%s: '%s' is missing, or of another type: the file has no statistics to go on "
+                 "with", x->name, full);
+    int same = (*out)->rank == rank;
+    for (int i = 0; same && i < rank; ++i)
+        same = (*out)->shape[i] == shape[i] || shape[i] < 0;
+    KVL__REQUIRE(ctx, same, KVL_FILE, "%s: damaged: '%s' has another shape than the "
+                 "model's", x->name, full);
+    return KVL_OK;
+}
+
+KVL__FN void kvl__exchange_doubles(const kvl__exchange* x, double* ours, double* theirs,
+                                   int64_t num)
+{
+    if (!x->name) memcpy(theirs, ours, (size_t)num * sizeof *ours);
+    else for (int64_t i = 0; i < num; ++i) ours[i] += theirs[i];
+}
+
+KVL__FN kvl_status kvl__exchange_sums(const kvl__exchange* x)
+{
+    kvl__layer_statistics* l = &x->s->layers[x->layer];
+    kvl__tensor* to = NULL;
+    int64_t shape[3] = { 1, 0, 0 };
+    for (int i = 0; i < KVL__NUM_COUNTS; ++i) {
+        KVL__TRY(kvl__exchange_array(x, kvl__count_names[i], KVL__TENSOR_F64, shape, 1, &to));
+        kvl__exchange_doubles(x, &l->counts[i], (double*)to->data, 1);
+    }
+    shape[0] = l->num_kv_heads;
+    for (int i = 0; i < 2; ++i) {
+        KVL__TRY(kvl__exchange_array(x, kvl__weight_names[i], KVL__TENSOR_F64, shape, 1, &to));
+        for (int h = 0; h < l->num_kv_heads; ++h)
+            kvl__exchange_doubles(x, &l->heads[h].weights[i], (double*)to->data + h, 1);
+    }
+    for (int i = 0; i < KVL__NUM_SUMS; ++i) {
+        if (i == KVL__SUM_KEY_UNROTATED && !l->turns) continue;
+        shape[1] = kvl__sums[i].is_value ? l->dv : l->dk;
+        KVL__TRY(kvl__exchange_array(x, kvl__sums[i].name, KVL__TENSOR_F64, shape, 2, &to));
+        for (int h = 0; h < l->num_kv_heads; ++h)
+            kvl__exchange_doubles(x, l->heads[h].sums[i], (double*)to->data + h * shape[1],
+                                  shape[1]);
+    }
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__exchange_moments(const kvl__exchange* x)
+{
+    kvl__layer_statistics* l = &x->s->layers[x->layer];
+    kvl__tensor* to = NULL;
+    for (int i = 0; i < KVL__NUM_MOMENTS; ++i) {
+        const int64_t dim = kvl__moments[i].is_value ? l->dv : l->dk;
+        const int64_t shape[3] = { l->num_kv_heads, dim, dim };
+        const int of_output = i == KVL__MOMENT_OUTPUT || i == KVL__MOMENT_QUERY_OUTPUT;
+        if (of_output && !l->has_output) continue;
+        KVL__TRY(kvl__exchange_array(x, kvl__moments[i].name, KVL__TENSOR_F64, shape, 3, &to));
+        for (int h = 0; h < l->num_kv_heads; ++h) {
+            double* ours = l->heads[h].moments[i];
+            double* theirs = (double*)to->data + h * dim * dim;
+            // Of the model, not of rows: the same in every file.
+            if (i == KVL__MOMENT_OUTPUT && x->name)
+                memcpy(ours, theirs, (size_t)(dim * dim) * sizeof *ours);
+            else kvl__exchange_doubles(x, ours, theirs, dim * dim);
+        }
+    }
+    return KVL_OK;
+}
+
+KVL__FN int kvl__compare_priorities(const void* a, const void* b)
+{
+    const double x = **(const double* const*)a, y = **(const double* const*)b;
+    return x > y ? -1 : x < y;
+}
+
+// Writes the samples of a head, the largest priority first: any number of the first ones is a
+// sample too.
+KVL__FN kvl_status kvl__sample_sort(kvl_context* ctx, const kvl__sample* sample, float* items,
+                                    double* priority)
+{
+    const size_t bytes = (size_t)sample->num * sizeof(double*);
+    const double** order = (const double**)kvl__alloc(ctx, bytes);
+    if (!order) return kvl__statistics_no_memory(ctx);
+    for (int i = 0; i < sample->num; ++i) order[i] = &sample->priority[i];
+    qsort(order, (size_t)sample->num, sizeof *order, kvl__compare_priorities);
+    for (int i = 0; i < sample->num; ++i) {
+        memcpy(items + i * sample->floats, sample->items +
+               (order[i] - sample->priority) * sample->floats,
+               (size_t)sample->floats * sizeof *items);
+        priority[i] = *order[i];
+    }
+    kvl__free(ctx, order, bytes);
+    return KVL_OK;
+}
+
+// Samples [num_kv_heads, num, floats]; keys: which of the two.
+KVL__FN kvl_status kvl__exchange_samples(const kvl__exchange* x, int keys)
+{
+    kvl__layer_statistics* l = &x->s->layers[x->layer];
+    const kvl__sample* first = keys ? &l->heads[0].keys : &l->heads[0].queries;
+    const int64_t width = keys ? l->dk : first->floats;
+    int64_t shape[4] = { l->num_kv_heads, x->name ? -1 : first->num, KVL__RUN_ROWS, width };
+    if (!keys) shape[2] = width;
+    kvl__tensor *items = NULL, *priority = NULL;
+    KVL__TRY(kvl__exchange_array(x, keys ? "key_sample" : "query_sample", KVL__TENSOR_F32, shape,
+                                 keys ? 4 : 3, &items));
+    KVL__TRY(kvl__exchange_array(x, keys ? "key_sample_priority" : "query_sample_priority",
+                                 KVL__TENSOR_F64, shape, 2, &priority));
+    const int64_t num = items->shape[1];
+    KVL__REQUIRE(x->s->ctx, priority->shape[1] == num && num <= first->most, KVL_FILE,
+                 "%s: damaged: %lld samples and %lld priorities", x->name, (long long)num,
+                 (long long)priority->shape[1]);
+    for (int h = 0; h < l->num_kv_heads; ++h) {
+        kvl__sample* ours = keys ? &l->heads[h].keys : &l->heads[h].queries;
+        kvl__sample theirs = *ours;
+        theirs.items = (float*)items->data + h * num * ours->floats;
+        theirs.priority = (double*)priority->data + h * num;
+        theirs.num = (int)num;
+        if (x->name) kvl__sample_merge(ours, &theirs);
+        else KVL__TRY(kvl__sample_sort(x->s->ctx, ours, theirs.items, theirs.priority));
+    }
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__exchange_layers(kvl__exchange* x)
+{
+    for (x->layer = 0; x->layer < x->s->num_layers; ++x->layer) {
+        if (x->s->layers[x->layer].num_kv_heads == 0) continue;
+        KVL__TRY(kvl__exchange_sums(x));
+        KVL__TRY(kvl__exchange_moments(x));
+        KVL__TRY(kvl__exchange_samples(x, 0));
+        KVL__TRY(kvl__exchange_samples(x, 1));
+    }
+    return KVL_OK;
+}
+
+// The model's shapes, which caches check.
+KVL__FN kvl_status kvl__store_shapes(const kvl_statistics* s, kvl__tensors* t)
+{
+    const int64_t shape[2] = { s->num_layers, KVL__NUM_SHAPES };
+    kvl__tensor* to = NULL;
+    char name[64];
+    KVL__TRY(kvl__tensors_set_text(t, "format", KVL__CALIBRATION_FORMAT));
+    KVL__TRY(kvl__tensors_add(t, "layers", KVL__TENSOR_F64, shape, 2, &to));
+    double* row = (double*)to->data;
+    for (int i = 0; i < s->num_layers; ++i, row += KVL__NUM_SHAPES) {
+        const kvl__layer_statistics* l = &s->layers[i];
+        row[KVL__SHAPE_Q_HEADS] = l->num_q_heads;
+        row[KVL__SHAPE_KV_HEADS] = l->num_kv_heads;
+        row[KVL__SHAPE_DK] = l->dk;
+        row[KVL__SHAPE_DV] = l->dv;
+        row[KVL__SHAPE_SCALE] = (double)l->softmax_scale;
+        row[KVL__SHAPE_CAP] = (double)l->soft_cap;
+        row[KVL__SHAPE_WINDOW] = l->window_len;
+    }
+    for (int i = 0; i < s->num_layers; ++i) {
+        const kvl__layer_statistics* l = &s->layers[i];
+        const int64_t turns = 1 + l->dk / 2;
+        if (!l->turns) continue;
+        snprintf(name, sizeof name, "layer.%d.rope", i);
+        KVL__TRY(kvl__tensors_add(t, name, KVL__TENSOR_F64, &turns, 1, &to));
+        memcpy(to->data, l->turns, (size_t)turns * sizeof(double));
+    }
+    return KVL_OK;
+}
+
+// Shapes of a file as a desc has them; layers [num_layers] and turns are filled from its arrays.
+KVL__FN void kvl__shapes_of_file(const kvl__tensors* t, kvl_layer_desc* layers,
+                                 kvl_statistics_desc* desc)
+{
+    const kvl__tensor* shapes = kvl__tensors_find(t, "layers");
+    const double* row = (const double*)shapes->data;
+    char name[64];
+    desc->layers = layers;
+    desc->num_layers = (int)shapes->shape[0];
+    for (int i = 0; i < desc->num_layers; ++i, row += KVL__NUM_SHAPES) {
+        layers[i].num_q_heads = (int)row[KVL__SHAPE_Q_HEADS];
+        layers[i].num_kv_heads = (int)row[KVL__SHAPE_KV_HEADS];
+        layers[i].head_dim = (int)row[KVL__SHAPE_DK];
+        layers[i].head_dim_v = (int)row[KVL__SHAPE_DV];
+        layers[i].softmax_scale = (float)row[KVL__SHAPE_SCALE];
+        layers[i].soft_cap = (float)row[KVL__SHAPE_CAP];
+        layers[i].window_len = (int)row[KVL__SHAPE_WINDOW];
+        snprintf(name, sizeof name, "layer.%d.stat.query_sample", i);
+        const kvl__tensor* sample = kvl__tensors_find(t, name);
+        if (sample && sample->rank == 3 && sample->shape[1] > desc->num_queries &&
+            sample->shape[1] <= 4096) desc->num_queries = (int)sample->shape[1];
+        snprintf(name, sizeof name, "layer.%d.stat.key_sample", i);
+        sample = kvl__tensors_find(t, name);
+        if (sample && sample->rank == 4 && sample->shape[1] > desc->num_key_runs &&
+            sample->shape[1] <= 1024) desc->num_key_runs = (int)sample->shape[1];
+    }
+}
+
+// What a file knows of a layer beside its sums.
+KVL__FN kvl_status kvl__facts_of_file(kvl_statistics* s, const kvl__tensors* t, const char* path,
+                                      int layer)
+{
+    kvl__layer_statistics* l = &s->layers[layer];
+    const int64_t turns = 1 + l->dk / 2;
+    char name[64];
+    snprintf(name, sizeof name, "layer.%d.stat.output_outer", layer);
+    l->has_output = kvl__tensors_find(t, name) != NULL;
+    snprintf(name, sizeof name, "layer.%d.rope", layer);
+    const kvl__tensor* rope = kvl__tensors_find(t, name);
+    if (!rope) return KVL_OK;
+    KVL__REQUIRE(s->ctx, rope->type == KVL__TENSOR_F64 && rope->data && rope->rank == 1 &&
+                 rope->shape[0] == turns, KVL_FILE, "%s: damaged: '%s' must be F64 [%lld]",
+                 path, name, (long long)turns);
+    l->turns = (double*)kvl__list_alloc(s->ctx, &s->chunks, (size_t)turns, sizeof(double));
+    if (!l->turns) return kvl__statistics_no_memory(s->ctx);
+    memcpy(l->turns, rope->data, (size_t)turns * sizeof(double));
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__statistics_of_file(kvl_context* ctx, kvl__tensors* t, const char* path,
+                                           kvl_statistics** out)
+{
+    kvl_statistics_desc desc;
+    void* scratch = NULL;
+    memset(&desc, 0, sizeof desc);
+    const int num = (int)kvl__tensors_find(t, "layers")->shape[0];
+    kvl_layer_desc* l = (kvl_layer_desc*)kvl__list_alloc(ctx, &scratch, (size_t)num, sizeof *l);
+    if (!l) return kvl__statistics_no_memory(ctx);
+    kvl__shapes_of_file(t, l, &desc);
+    kvl_status status = kvl_statistics_create(ctx, &desc, out);
+    kvl__list_free(ctx, &scratch);
+    for (int i = 0; status == KVL_OK && i < num; ++i)
+        if ((*out)->layers[i].num_kv_heads) status = kvl__facts_of_file(*out, t, path, i);
+    if (status == KVL_OK) {
+        kvl__exchange x = { *out, t, path, 0 };
+        status = kvl__exchange_layers(&x);
+    }
+    if (status != KVL_OK) {
+        kvl_statistics_free(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+KVL__PUBLIC kvl_status kvl_statistics_load(kvl_context* ctx, const char* path,
+                                           kvl_statistics** out)
+{
+    if (out) *out = NULL;
+    KVL__TRY(kvl__check_context(ctx));
+    KVL__REQUIRE(ctx, path && out, KVL_BAD_ARGUMENT, "path or out = NULL: must be given");
+    kvl__tensors t;
+    KVL__TRY(kvl__tensors_read(ctx, path, NULL, &t));
+    kvl_status status = kvl__calibration_check_file(ctx, &t, path);
+    if (status == KVL_OK) status = kvl__calibration_check_hash(ctx, &t, path, 1);
+    if (status == KVL_OK) status = kvl__statistics_of_file(ctx, &t, path, out);
+    kvl__tensors_free(&t);
+    return status;
+}
+
+// DERIVATIONS
+
+KVL__FN kvl_status kvl__derive_fail(const kvl_derive_args* a, const char* what)
+{
+    snprintf(a->message, a->message_bytes, "%s", what);
+    return KVL_BAD_ARGUMENT;
+}
+
+KVL__FN kvl_status kvl__derive_mean(const kvl_derive_args* a, float* out)
+{
+    const double* rows = kvl_statistics_get(a->stats, a->layer, 0, "rows", NULL);
+    if (!(*rows > 0.0)) return kvl__derive_fail(a, "the statistics have no rows");
+    for (int h = 0; h < a->num_kv_heads; ++h) {
+        const double* sum = kvl_statistics_get(a->stats, a->layer, h,
+                                               a->is_value ? "value_sum" : "key_sum", NULL);
+        for (int c = 0; c < a->head_dim; ++c) out[h * a->head_dim + c] = (float)(sum[c] / *rows);
+    }
+    return KVL_OK;
+}
+
+// Queries by priority, in front what any codec takes; lse: their last number, else the others.
+KVL__FN kvl_status kvl__derive_samples(const kvl_derive_args* a, int lse, float* out)
+{
+    const kvl__layer_statistics* l = &a->stats->layers[a->layer];
+    kvl_context* ctx = a->stats->ctx;
+    const int64_t num = a->shape[0], width = l->dk + 1;
+    const int has = l->heads[0].queries.num;
+    if (has < num) {
+        snprintf(a->message, a->message_bytes, "the codec needs %lld queries: the statistics have "
+                 "a sample of %d", (long long)num, has);
+        return KVL_BAD_ARGUMENT;
+    }
+    const size_t bytes = (size_t)has * ((size_t)width * sizeof(float) + sizeof(double));
+    double* priority = (double*)kvl__alloc(ctx, bytes);
+    if (!priority) return kvl__statistics_no_memory(ctx);
+    float* items = (float*)(void*)(priority + has);
+    kvl_status status = KVL_OK;
+    for (int h = 0; h < l->num_kv_heads && status == KVL_OK; ++h) {
+        status = kvl__sample_sort(ctx, &l->heads[h].queries, items, priority);
+        for (int64_t i = 0; i < num; ++i) {
+            if (lse) out[h * num + i] = items[i * width + l->dk];
+            else memcpy(out + (h * num + i) * l->dk, items + i * width,
+                        (size_t)l->dk * sizeof *out);
+        }
+    }
+    kvl__free(ctx, priority, bytes);
+    return status;
+}
+
+KVL__FN kvl_status kvl__derive_queries(const kvl_derive_args* a, float* out)
+{
+    return kvl__derive_samples(a, 0, out);
+}
+
+KVL__FN kvl_status kvl__derive_query_lse(const kvl_derive_args* a, float* out)
+{
+    return kvl__derive_samples(a, 1, out);
+}
+
+// The mean of scaled q q^T over rows and query heads.
+KVL__FN kvl_status kvl__derive_query_moment(const kvl_derive_args* a, float* out)
+{
+    const kvl__layer_statistics* l = &a->stats->layers[a->layer];
+    const int64_t square = (int64_t)l->dk * l->dk, group = l->num_q_heads / l->num_kv_heads;
+    const double rows = l->counts[KVL__COUNT_QUERIES] * (double)group;
+    if (!(rows > 0.0)) return kvl__derive_fail(a, "the statistics have no queries");
+    const double scale = (double)l->softmax_scale * (double)l->softmax_scale / rows;
+    for (int h = 0; h < l->num_kv_heads; ++h)
+        for (int64_t i = 0; i < square; ++i)
+            out[h * square + i] = (float)(scale * l->heads[h].moments[KVL__MOMENT_QUERY][i]);
+    return KVL_OK;
+}
+
+static __attribute__((unused)) const kvl_derivation kvl__own_derivations[] = {
+    { NULL, NULL, "mean", kvl__derive_mean, NULL },
+    { NULL, NULL, "queries", kvl__derive_queries, NULL },
+    { NULL, NULL, "query_lse", kvl__derive_query_lse, NULL },
+    { NULL, NULL, "query_moment", kvl__derive_query_moment, NULL },
+};
+
+KVL__FN const kvl_derivation* kvl__derivation_find(const kvl_derive_desc* desc,
+                                                   const kvl_derive_args* a)
+{
+    const int num_own = (int)(sizeof kvl__own_derivations / sizeof kvl__own_derivations[0]);
+    for (int i = 0; i < desc->num_derivations + num_own; ++i) {
+        const kvl_derivation* d = i < desc->num_derivations
+            ? &desc->derivations[i] : &kvl__own_derivations[i - desc->num_derivations];
+        if ((!d->stage || strcmp(d->stage, a->stage) == 0) &&
+            (!d->word || strcmp(d->word, a->word) == 0) && strcmp(d->table, a->table) == 0)
+            return d;
+    }
+    return NULL;
+}
+
+// Makes one table, unless it is there.
+KVL__FN kvl_status kvl__derive_table(kvl_calibration* cal, const kvl_derive_desc* desc,
+                                     kvl_derive_args* a, const kvl__wanted_table* w)
+{
+    kvl_context* ctx = cal->ctx;
+    const char side = w->side ? 'v' : 'k';
+    const float* found = NULL;
+    KVL__TRY(kvl__calibration_table(ctx, &cal->source, w, &found));
+    if (found) return KVL_OK;
+    char name[KVL__TENSOR_NAME], message[512] = "";
+    const kvl_derivation* d = kvl__derivation_find(desc, a);
+    KVL__REQUIRE(ctx, d, KVL_UNSUPPORTED, "layer %d: %c.%s = %s: nothing here makes its table '%s' "
+                 "from statistics: kvloom-calibrate may, into a file", w->layer, side, a->stage,
+                 a->word, a->table);
+    // The whole sample: another codec may ask for more of it.
+    const int num_samples = a->stats->layers[w->layer].heads[0].queries.num;
+    if (kvl__is_sample_table(w->name) && a->shape[0] < num_samples) a->shape[0] = num_samples;
+    const int64_t shape[1 + KVL__TABLE_RANK] = { w->num_kv_heads, a->shape[0], a->shape[1] };
+    snprintf(name, sizeof name, "layer.%d.%c.%s", w->layer, side, w->name);
+    kvl__tensor* one = NULL;
+    KVL__TRY(kvl__tensors_add(&cal->tensors, name, KVL__TENSOR_F32, shape, 1 + w->rank, &one));
+    a->message = message;
+    a->message_bytes = sizeof message;
+    a->user = d->user;
+    const kvl_status status = d->derive(a, (float*)one->data);
+    if (status == KVL_OK) return KVL_OK;
+    kvl__tensors_remove(&cal->tensors, name);
+    return message[0] ? kvl__fail(ctx, status, "layer %d: %c.%s = %s: table '%s': %s", w->layer,
+                                  side, a->stage, a->word, a->table, message) : status;
+}
+
+KVL__FN kvl_status kvl__derive_layer(kvl_calibration* cal, const kvl_derive_desc* desc, int layer,
+                                     const kvl__config* config)
+{
+    char text[KVL__SIDE_BYTES];
+    kvl__wanted_table wanted;
+    kvl_derive_args a;
+    memset(&a, 0, sizeof a);
+    a.stats = desc->stats;
+    a.calibration = cal;
+    a.layer = layer;
+    a.num_q_heads = config->num_heads * config->num_kv_heads;
+    a.num_kv_heads = config->num_kv_heads;
+    a.side = text;
+    for (int side = 0; side < 2; ++side) {
+        const kvl__codec* c = &config->side[side];
+        kvl__side_text(c, text, sizeof text);
+        a.is_value = side;
+        a.head_dim = c->head_dim;
+        a.codec = c;
+        for (int stage = 0; stage < KVL__NUM_STAGES; ++stage) {
+            const kvl__word* word = kvl__word_of(c, stage);
+            a.stage = kvl__stages[stage].name;
+            a.word = word->name;
+            a.number = c->numbers[stage];
+            for (int i = 0; i < word->num_tables; ++i) {
+                kvl__table_want(config, layer, side, stage, &word->tables[i], &wanted);
+                a.table = word->tables[i].name;
+                a.rank = wanted.rank;
+                for (int j = 0; j < KVL__TABLE_RANK; ++j) a.shape[j] = wanted.shape[j];
+                KVL__TRY(kvl__derive_table(cal, desc, &a, &wanted));
+            }
+        }
+    }
+    return KVL_OK;
+}
+
+KVL__PUBLIC kvl_status kvl_calibration_derive(kvl_calibration* cal, const kvl_derive_desc* desc)
+{
+    if (!cal) return KVL_BAD_ARGUMENT;
+    kvl_context* ctx = cal->ctx;
+    KVL__REQUIRE(ctx, desc && desc->stats && desc->cache, KVL_BAD_ARGUMENT,
+                 "desc, its stats or its cache = NULL: must be given");
+    KVL__REQUIRE(ctx, desc->end == 0, KVL_BAD_ARGUMENT,
+                 "kvl_derive_desc.end = %u: must be 0: zero the whole desc first", desc->end);
+    kvl_cache_desc cache = *desc->cache;
+    cache.calibration = cal;
+    KVL__TRY(kvl__check_cache_desc(ctx, &cache));
+    KVL__REQUIRE(ctx, cache.num_layers == desc->stats->num_layers, KVL_BAD_ARGUMENT,
+                 "num_layers = %d: the statistics have %d", cache.num_layers,
+                 desc->stats->num_layers);
+    for (int i = 0; i < cache.num_layers; ++i) {
+        kvl__config config;
+        if (cache.layers[i].num_kv_heads == 0) continue;
+        KVL__TRY(kvl__config_create(ctx, i, &cache.layers[i], cache.spec, &config));
+        KVL__TRY(kvl__derive_layer(cal, desc, i, &config));
+    }
+    return KVL_OK;
+}
+
+KVL__PUBLIC kvl_status kvl_calibration_create(const kvl_statistics* stats,
+                                              const kvl_cache_desc* cache, kvl_calibration** out)
+{
+    if (out) *out = NULL;
+    if (!stats) return KVL_BAD_ARGUMENT;
+    kvl_context* ctx = stats->ctx;
+    KVL__REQUIRE(ctx, out, KVL_BAD_ARGUMENT, "out = NULL: must be given");
+    kvl_calibration* cal = kvl__calibration_new(ctx, "calibration");
+    if (!cal) return kvl__tensors_no_memory(ctx);
+    kvl_status status = kvl__store_shapes(stats, &cal->tensors);
+    if (status == KVL_OK && cache && cache->model_identity)
+        status = kvl__tensors_set_text(&cal->tensors, "model", cache->model_identity);
+    if (status == KVL_OK && cache) {
+        kvl_derive_desc desc;
+        memset(&desc, 0, sizeof desc);
+        desc.stats = stats;
+        desc.cache = cache;
+        status = kvl_calibration_derive(cal, &desc);
+    }
+    if (status != KVL_OK) {
+        kvl_calibration_free(cal);
+        return status;
+    }
+    *out = cal;
+    return KVL_OK;
+}
+
+KVL__PUBLIC kvl_status kvl_calibration_save(kvl_calibration* cal, const kvl_statistics* stats,
+                                            const char* path)
+{
+    if (!cal) return KVL_BAD_ARGUMENT;
+    kvl_context* ctx = cal->ctx;
+    KVL__REQUIRE(ctx, path, KVL_BAD_ARGUMENT, "path = NULL: must be given");
+    kvl_status status = KVL_OK;
+    if (stats) {
+        kvl__exchange x = { (kvl_statistics*)(void*)(uintptr_t)stats, &cal->tensors, NULL, 0 };
+        status = kvl__exchange_layers(&x);             // writes: reads stats alone
+    }
+    for (int i = 0; i < 2 && status == KVL_OK; ++i) {
+        char hex[33];
+        kvl__calibration_hash(&cal->tensors, i, hex);
+        status = kvl__tensors_set_text(&cal->tensors, kvl__hash_name(i), i && !stats ? "" : hex);
+    }
+    if (status == KVL_OK) status = kvl__tensors_write(&cal->tensors, path);
+    for (int i = cal->tensors.num - 1; i >= 0; --i)
+        if (!kvl__is_for_caches(cal->tensors.list[i].name))
+            kvl__tensors_remove(&cal->tensors, cal->tensors.list[i].name);
+    return status;
+}
+
+#endif
