@@ -125,24 +125,24 @@
 //
 // Some words of a spec read numbers that depend on the model: kvl_layer_info.needs_calibration says
 // so, and kvl_cache_create refuses them without kvl_cache_desc.calibration.  A calibration comes
-// from a file that kvloom-calibrate has made (kvl_calibration_load), or from statistics of rows that
-// the engine hands over, as the first rows of a prompt:
+// from a file that kvloom-calibrate has made (kvl_calibration_load), or from statistics of rows
+// that the engine hands over, as the first rows of a prompt:
 //
 //     kvl_statistics* stats;                   // kvl_statistics_desc: the layers, as for the cache
 //     kvl_statistics_create(ctx, &sd, &stats);
-//     kvl_statistics_set_output(stats, layer, w_o, hidden_len);       // optional, before the rows
-//     kvl_statistics_add(stats, &rows);        // each layer: keys, values and queries of a sequence
+//     kvl_statistics_set_output(stats, layer, w_o, hidden_len);    // optional, before the rows
+//     kvl_statistics_add(stats, &rows);        // each layer: keys, values, queries of a sequence
 //     kvl_calibration* cal;
-//     kvl_calibration_create(stats, &kd, &cal);    // kd: the kvl_cache_desc; its specs say for what
+//     kvl_calibration_create(stats, &kd, &cal);    // for what the specs of a kvl_cache_desc need
 //     kd.calibration = cal;
 //     kvl_cache_create(ctx, &kd, &cache);      // copies what it needs
 //     kvl_calibration_free(cal);  kvl_statistics_free(stats);
 //
 // The same rows are then appended as any others.  Some hundred rows give a mean; moments for a
-// transform want several times head_dim, and thousands serve better (docs/calibration.md).  Rows are
-// those that attention takes: after RoPE.  A calibration fits one model, with one RoPE setting; it
-// says at which context length it was made, and serves one far longer less well.  Shapes are always
-// checked, RoPE where kvl_layer_desc.rope says it, the model where model_identity names it.
+// transform want several times head_dim, and thousands serve better (docs/calibration.md).  Rows
+// are those that attention takes: after RoPE.  A calibration fits one model with one RoPE setting;
+// it says at which context length it was made, and serves one far longer less well.  Shapes are
+// always checked, RoPE where kvl_layer_desc.rope says it, the model where model_identity names it.
 //
 // NUMERICS
 //
