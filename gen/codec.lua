@@ -194,17 +194,21 @@ local function clip_rank(c)
 end
 
 -- Returns the calibrated tables of a side's record, in stage order: name, at (floats), count.  Each
--- begins at a multiple of 16 floats.  A symbol of a shape is `dim`, head_dim, or `number`, the
--- word's own.
+-- begins at a multiple of 16 floats.  A symbol of a shape is `dim`, head_dim; `number`, the word's
+-- own; or `choices`, the pieces of that number and the head.
 local function derive_tables(c, parts)
     local tables, at = {}, 0
     for _, stage in ipairs(stages) do
         local part = parts[stage.name]
         for _, one in ipairs(part and part.tables or {}) do
-            local count, sizes = 1, { dim = c.head_dim, number = c[stage.name .. "_number"] }
-            for _, size in ipairs(one.shape) do count = count * (sizes[size] or size) end
-            tables[#tables + 1] = { name = one.name, at = at, count = count }
-            at = (at + count + 15) // 16 * 16
+            local number = c[stage.name .. "_number"] or 0
+            local count, sizes = 1, { dim = c.head_dim, number = number,
+                                      choices = number > 0 and c.head_dim // number + 1 or 0 }
+            if not one.only or one.only == c.choose then
+                for _, size in ipairs(one.shape) do count = count * (sizes[size] or size) end
+                tables[#tables + 1] = { name = one.name, at = at, count = count }
+                at = (at + count + 15) // 16 * 16
+            end
         end
     end
     return tables, at

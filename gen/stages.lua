@@ -9,6 +9,7 @@ return {
     { name = "shift",     default = "none", text = "a calibrated vector that is subtracted" },
     { name = "transform", default = "none", text = "change of basis" },
     { name = "choose",    default = "none", text = "which of several transforms a unit takes" },
+    { name = "score",     default = "none", text = "what an error costs, for the choice" },
     { name = "axis",      default = "per_token", text = "who shares a scale",
       words = { "per_token", "per_channel" } },
     { name = "fit",       default = "none", text = "how scale and offset are found" },

@@ -606,6 +606,10 @@ typedef struct kvl_codes {
     uint16_t* codes;            // [num, head_dim]; 16-bit levels: the f16 or bf16 bits
     float*    scales;           // [num_groups] as decoding uses them; per token: [num, groups of a
     float*    offsets;          // row], per channel: [num / group_size, head_dim]
+    int       num_choices;      // of stage choose: units of all rows, 0 where it is none
+    uint32_t* choices;          // [num_choices], a unit being group_size rows where groups run
+                                // along tokens, else 1: bit p is 1 where piece p is rotated, bit 31
+                                // where the whole head is
 } kvl_codes;
 
 // Reads the codes of quantized rows [first, first + num), counted from the first quantized row.

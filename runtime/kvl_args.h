@@ -38,6 +38,7 @@ typedef struct kvl__decode_args {
     int32_t              page_size, first_row, num_rows;
     float*               rows;      // [num_rows, head_dim] in the original basis; NULL: not asked
     uint16_t*            codes;     // [num_rows, head_dim]; NULL: not asked
+    uint32_t*            choices;   // [units of the rows]: of kvl_codes; NULL: not asked
     float*               scales;    // per token [num_rows, groups of a row], per channel
     float*               offsets;   // [num_rows / group_size, head_dim]
 } kvl__decode_args;
@@ -65,7 +66,8 @@ typedef struct kvl__attend_args {
     const void*                 k_codec;
     const void*                 v_codec;
     int32_t                     num_heads, page_size;
-    const float*                q;            // [num_heads, head_dim_k], times softmax_scale
+    const float*                q;            // [num_heads, head_dim_k], times softmax_scale; of
+                                              // pages as prepare_query leaves it
     const float*                bias;         // [num_heads], joins scores of pages before the cap
     float                       soft_cap;     // 0: none
     const float*                slopes;       // [num_heads] ALiBi's, NULL: none; times the position
@@ -83,7 +85,8 @@ typedef struct kvl__attend_args {
     void*                       scratch;      // scratch_bytes of the program, one thread's
 } kvl__attend_args;
 
-// In place: queries [num_heads, head_dim_k] into the key codec's basis, outputs
+// In place: queries [num_heads, head_dim_k] into the key codec's basis, or, where keys are in one
+// of several, followed by a copy of them all for each further one; outputs
 // [num_heads, head_dim_v] out of the value codec's.
 typedef struct kvl__basis_args {
     const void*  codec;

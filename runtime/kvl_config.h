@@ -26,6 +26,7 @@ typedef struct kvl__config {
 } kvl__config;
 
 enum { KVL__SPEC_BYTES = sizeof(((kvl_layer_info*)0)->spec), KVL__WORD_BYTES = 64 };
+enum { KVL__UNIT_VALUES = 16384 };     // the most that a unit of a choice has
 
 typedef struct kvl__parse {
     kvl_context* ctx;
@@ -302,16 +303,64 @@ KVL__FN kvl_status kvl__check_group(const kvl__parse* p, const kvl__codec* c, ch
     return KVL_OK;
 }
 
-// Resolves the piece of a transform that takes one.
-KVL__FN kvl_status kvl__check_transform(const kvl__parse* p, kvl__codec* c, char side)
+// What a number means for the head, beyond its range.
+KVL__FN kvl_status kvl__check_number(const kvl__parse* p, kvl__codec* c, int stage, char side)
 {
-    const kvl__word* word = kvl__word_of(c, KVL__STAGE_TRANSFORM);
-    int32_t* piece = &c->numbers[KVL__STAGE_TRANSFORM];
-    if (!word->takes_number) return KVL_OK;
-    if (*piece == 0) *piece = c->head_dim & -c->head_dim;
-    if (*piece < 2 || (*piece & (*piece - 1)) || c->head_dim % *piece != 0)
-        return KVL__SPEC_FAIL(p, "%c.transform = %s%d: the piece must be a power of two that "
-                              "divides head_dim = %d", side, word->name, *piece, c->head_dim);
+    const kvl__word* word = kvl__word_of(c, stage);
+    const char* name = kvl__stages[stage].name;
+    int32_t* number = &c->numbers[stage];
+    if (word->takes_number == KVL__NUMBER_COUNT) {
+        if (*number % 16 != 0)
+            return KVL__SPEC_FAIL(p, "%c.%s = %s%d: the number must be %d to %d in steps of 16",
+                                  side, name, word->name, *number, word->number_least,
+                                  word->number_most);
+    } else if (word->takes_number == KVL__NUMBER_PIECE_UP_TO) {
+        int32_t piece = 16;
+        while (2 * piece <= *number && c->head_dim % (2 * piece) == 0) piece *= 2;
+        *number = piece;
+    } else if (word->takes_number == KVL__NUMBER_PIECE) {
+        if (*number == 0) *number = c->head_dim & -c->head_dim;
+        if (*number < 2 || (*number & (*number - 1)) || c->head_dim % *number != 0)
+            return KVL__SPEC_FAIL(p, "%c.%s = %s%d: the piece must be a power of two that divides "
+                                  "head_dim = %d", side, name, word->name, *number, c->head_dim);
+    }
+    return KVL_OK;
+}
+
+// What a choice asks of the other stages; the first two would leave it undefined, the others its
+// flags without a place.
+KVL__FN kvl_status kvl__check_choice(const kvl__parse* p, kvl__codec* c, char side)
+{
+    const char* word = kvl__word_of(c, KVL__STAGE_CHOOSE)->name;
+    const int unit = c->words[KVL__STAGE_CHOOSE] == KVL__CHOOSE_UNIT;
+    const int per_token = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_TOKEN;
+    const int32_t piece = c->numbers[KVL__STAGE_CHOOSE];
+    if (c->words[KVL__STAGE_TRANSFORM] != KVL__TRANSFORM_NONE)
+        return KVL__SPEC_FAIL(p, "%c.choose = %s: needs %c.transform = none, not %s", side, word,
+                              side, kvl__word_of(c, KVL__STAGE_TRANSFORM)->name);
+    if (c->words[KVL__STAGE_SCORE] == KVL__SCORE_NONE)
+        return KVL__SPEC_FAIL(p, "%c.choose = %s: needs a %c.score", side, word, side);
+    if (kvl__is_raw(c) || c->words[KVL__STAGE_LEVELS] != KVL__LEVELS_AFFINE)
+        return KVL__SPEC_FAIL(p, "%c.choose = %s: needs %c.levels = affine, not %s", side, word,
+                              side, kvl__word_of(c, KVL__STAGE_LEVELS)->name);
+    if (per_token && piece % c->group_size != 0)
+        return KVL__SPEC_FAIL(p, "%cg%d: with %c.choose = %s and %c.axis = per_token the group "
+                              "size must divide the piece, %d channels", side, c->group_size, side,
+                              word, side, piece);
+    if (!unit) return KVL_OK;
+    if (c->words[KVL__STAGE_FIT] != KVL__FIT_MINMAX)
+        return KVL__SPEC_FAIL(p, "%c.fit = %s: %c.choose = unit needs %c.fit = minmax", side,
+                              kvl__word_of(c, KVL__STAGE_FIT)->name, side, side);
+    if (!kvl__word_of(c, KVL__STAGE_META)->free_sign)
+        return KVL__SPEC_FAIL(p, "%c.meta = %s: its scales have no sign for the flags of "
+                              "%c.choose = unit; e4m3 and f16 have", side,
+                              kvl__word_of(c, KVL__STAGE_META)->name, side);
+    if (c->group_size % 16 != 0)
+        return KVL__SPEC_FAIL(p, "%cg%d: with %c.choose = unit the group size must be a multiple "
+                              "of 16", side, c->group_size, side);
+    if (!per_token && c->group_size * c->head_dim > KVL__UNIT_VALUES)
+        return KVL__SPEC_FAIL(p, "%cg%d: with %c.choose = unit a group's rows must have at most "
+                              "%d values", side, c->group_size, side, KVL__UNIT_VALUES);
     return KVL_OK;
 }
 
@@ -358,8 +407,13 @@ KVL__FN kvl_status kvl__check_side(const kvl__parse* p, kvl__codec* c, char side
         KVL__TRY(kvl__check_words(p, c, side));
         KVL__TRY(kvl__check_group(p, c, side));
     }
+    if (c->words[KVL__STAGE_CHOOSE] == KVL__CHOOSE_NONE)       // nothing is scored
+        c->words[KVL__STAGE_SCORE] = c->numbers[KVL__STAGE_SCORE] = 0;
     KVL__TRY(kvl__check_numbers(p, c, side));
-    return kvl__check_transform(p, c, side);
+    for (int stage = 0; stage < KVL__NUM_STAGES; ++stage)
+        KVL__TRY(kvl__check_number(p, c, stage, side));
+    return c->words[KVL__STAGE_CHOOSE] == KVL__CHOOSE_NONE ? KVL_OK
+                                                           : kvl__check_choice(p, c, side);
 }
 
 KVL__FN int32_t kvl__lcm(int32_t a, int32_t b)

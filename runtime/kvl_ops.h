@@ -1194,6 +1194,7 @@ KVL__FN void kvl__read_all_codes(const kvl__restore_job* job, int head, kvl_code
         if (out->codes) a.codes = out->codes + done * c->head_dim;
         if (out->scales) a.scales = out->scales + groups;
         if (out->offsets) a.offsets = out->offsets + groups;
+        if (out->choices && out->num_choices) a.choices = out->choices + done / kvl__unit_rows(c);
         kvl__decode_side(job->l, job->s, job->side, head, row, num, &a);
         if (c->group_size) groups += (int64_t)num * c->head_dim / c->group_size;
         done += num;
@@ -1235,6 +1236,7 @@ KVL__PUBLIC kvl_status kvl_read_codes(kvl_cache* cache, int layer, kvl_seq handl
                  "rows %lld and %lld more: too many groups for one call", (long long)first,
                  (long long)num);
     out->num_groups = (int)groups;
+    out->num_choices = c->words[KVL__STAGE_CHOOSE] == KVL__CHOOSE_NONE ? 0 : (int)(num / unit);
     kvl__read_all_codes(&job, kv_head, out);
     return KVL_OK;
 }

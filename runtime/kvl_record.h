@@ -47,8 +47,16 @@ KVL__FN void kvl__side_text(const kvl__codec* c, char* text, size_t size)
 // One size of a shape.
 KVL__FN int64_t kvl__table_size(const kvl__codec* c, int stage, int32_t size)
 {
-    return size == KVL__SIZE_DIM ? c->head_dim
-         : size == KVL__SIZE_NUMBER ? c->numbers[stage] : size;
+    if (size == KVL__SIZE_DIM) return c->head_dim;
+    if (size == KVL__SIZE_NUMBER) return c->numbers[stage];
+    if (size == KVL__SIZE_CHOICES) return c->head_dim / c->numbers[stage] + 1;
+    return size;
+}
+
+// Whether the side, as it is composed, reads the table.
+KVL__FN int kvl__table_is_read(const kvl__codec* c, const kvl__table_desc* table)
+{
+    return table->only == 0 || table->only == c->words[KVL__STAGE_CHOOSE];
 }
 
 KVL__FN int64_t kvl__table_count(const kvl__codec* c, int stage, const kvl__table_desc* table)
@@ -65,6 +73,7 @@ KVL__FN int64_t kvl__table_at(const kvl__codec* c, const char* name)
     for (int stage = 0; stage < KVL__NUM_STAGES; ++stage) {
         const kvl__word* word = kvl__word_of(c, stage);
         for (int i = 0; i < word->num_tables; ++i) {
+            if (!kvl__table_is_read(c, &word->tables[i])) continue;
             if (name && strcmp(word->tables[i].name, name) == 0) return at;
             at += kvl__table_count(c, stage, &word->tables[i]);
             at = (at + KVL__TABLE_UNIT - 1) / KVL__TABLE_UNIT * KVL__TABLE_UNIT;
@@ -101,11 +110,13 @@ KVL__FN void kvl__table_want(const kvl__config* config, int layer, int side, int
     }
 }
 
-// The table's part of each head's record.
-KVL__FN kvl_status kvl__table_copy(kvl_context* ctx, const kvl__wanted_table* w, int64_t count,
+// The table's part of each head's record, [num_kv_heads] of `stride` floats.
+KVL__FN kvl_status kvl__table_copy(kvl_context* ctx, const kvl__wanted_table* w, int transposed,
                                    const float* from, int64_t stride, float* to)
 {
     const float most = ldexpf(1.0f, 100);
+    const int64_t columns = w->rank > 1 ? w->shape[1] : 1, rows = w->shape[0];
+    const int64_t count = rows * columns;
     for (int head = 0; head < w->num_kv_heads; ++head)
         for (int64_t i = 0; i < count; ++i) {
             const float x = from[head * count + i];
@@ -113,7 +124,7 @@ KVL__FN kvl_status kvl__table_copy(kvl_context* ctx, const kvl__wanted_table* w,
                          "calibration: layer.%d.%c.%s = %g in head %d, number %lld: must be finite "
                          "and at most 2^100", w->layer, w->side ? 'v' : 'k', w->name, (double)x,
                          head, (long long)i);
-            to[head * stride + i] = x;
+            to[head * stride + (transposed ? i % columns * rows + i / columns : i)] = x;
         }
     return KVL_OK;
 }
@@ -144,11 +155,12 @@ KVL__FN kvl_status kvl__record_fill(kvl_context* ctx, const kvl__table_source* s
             const kvl__table_desc* table = &word->tables[i];
             const float* found = NULL;
             kvl__wanted_table wanted;
+            if (!kvl__table_is_read(c, table)) continue;
             kvl__table_want(config, layer, side, stage, table, &wanted);
             if (source) KVL__TRY(source->find(ctx, source, &wanted, &found));
             if (!found) return kvl__table_missing(ctx, config, &wanted, stage, source);
-            KVL__TRY(kvl__table_copy(ctx, &wanted, kvl__table_count(c, stage, table), found,
-                                     stride, records + kvl__table_at(c, table->name)));
+            KVL__TRY(kvl__table_copy(ctx, &wanted, table->transposed, found, stride,
+                                     records + kvl__table_at(c, table->name)));
         }
     }
     return KVL_OK;

@@ -39,6 +39,12 @@ KVL__FN float kvl__row_to_f32(uint16_t x, int rows)
 
 // TRANSFORMS
 
+// The bases that a side's rows may be in: as they are, pieces rotated, the head rotated.
+enum { KVL__PLAIN, KVL__PIECES, KVL__HEAD, KVL__NUM_BASES };
+
+// A choice: bit p for a rotated piece p, or this bit, for the head, alone.
+#define KVL__HEAD_BIT 0x80000000u
+
 // x [dim] in place: butterflies of stride 1, 2, 4, ... in each piece, then times 1 / sqrt(piece).
 KVL__FN void kvl__hadamard(float* x, int32_t dim, int32_t piece)
 {
@@ -54,14 +60,64 @@ KVL__FN void kvl__hadamard(float* x, int32_t dim, int32_t piece)
     for (int32_t i = 0; i < dim; ++i) x[i] *= factor;
 }
 
-KVL__FN void kvl__to_basis(const kvl__codec* c, float* x)
+KVL__FN int32_t kvl__choice_piece(const kvl__codec* c) { return c->numbers[KVL__STAGE_CHOOSE]; }
+
+KVL__FN int kvl__is_flagged(const kvl__codec* c)
+{
+    return c->words[KVL__STAGE_CHOOSE] == KVL__CHOOSE_UNIT;
+}
+
+// The basis of a channel under a choice.
+KVL__FN int kvl__basis_of(const kvl__codec* c, uint32_t choice, int32_t channel)
+{
+    if (choice & KVL__HEAD_BIT) return KVL__HEAD;
+    return choice >> (channel / kvl__choice_piece(c)) & 1u ? KVL__PIECES : KVL__PLAIN;
+}
+
+// x [dim] in place, into a choice's bases or out of them.
+KVL__FN void kvl__rotate(const kvl__codec* c, uint32_t choice, float* x)
+{
+    const int32_t dim = c->head_dim, piece = kvl__choice_piece(c);
+    if (choice & KVL__HEAD_BIT) {
+        kvl__hadamard(x, dim, dim & -dim);
+        return;
+    }
+    for (int32_t i = 0; choice && i < dim; i += piece)
+        if (kvl__basis_of(c, choice, i) == KVL__PIECES) kvl__hadamard(x + i, piece, piece);
+}
+
+// Every piece of a choice.
+KVL__FN uint32_t kvl__all_pieces(const kvl__codec* c)
+{
+    return (uint32_t)(((uint64_t)1 << (c->head_dim / kvl__choice_piece(c))) - 1u);
+}
+
+// The choice of a calibration: table choice has 1 where a piece, or behind them the head, is.
+KVL__FN uint32_t kvl__fixed_choice(const kvl__codec* c, const float* tables)
+{
+    const float* choice = tables + kvl__table_at(c, "choice");
+    const int32_t num_pieces = c->head_dim / kvl__choice_piece(c);
+    uint32_t bits = 0;
+    if (choice[num_pieces] != 0.0f) return KVL__HEAD_BIT;
+    for (int32_t p = 0; p < num_pieces; ++p)
+        if (choice[p] != 0.0f) bits |= 1u << p;
+    return bits;
+}
+
+// Rows whose basis is known without their page.
+KVL__FN void kvl__to_basis(const kvl__codec* c, const float* tables, float* x)
 {
     if (c->words[KVL__STAGE_TRANSFORM] == KVL__TRANSFORM_HADAMARD)
         kvl__hadamard(x, c->head_dim, c->numbers[KVL__STAGE_TRANSFORM]);
+    if (c->words[KVL__STAGE_CHOOSE] == KVL__CHOOSE_FIXED)
+        kvl__rotate(c, kvl__fixed_choice(c, tables), x);
 }
 
 // The Hadamard is its own inverse.
-KVL__FN void kvl__from_basis(const kvl__codec* c, float* x) { kvl__to_basis(c, x); }
+KVL__FN void kvl__from_basis(const kvl__codec* c, const float* tables, float* x)
+{
+    kvl__to_basis(c, tables, x);
+}
 
 // SHIFT
 
@@ -141,15 +197,32 @@ KVL__FN uint16_t kvl__get_u16(const unsigned char* from)
     return (uint16_t)(from[0] | from[1] << 8);
 }
 
-KVL__FN kvl__grid kvl__fit_affine_f16(const kvl__codec* c, float lo, float hi,
+// What is stored for a zero of f16 whose lowest bit is a flag; flag < 0: it is none.
+KVL__FN uint16_t kvl__flagged_f16(uint16_t h, int flag)
+{
+    if (flag < 0 || (h & 1) == flag) return h;
+    if (h == 0) return 0x8001u;                      // the f16 below, or above the least
+    return (uint16_t)(h > 0x8000u && h < 0xfbffu ? h + 1 : h - 1);
+}
+
+// Likewise of a middle, |y| <= 127: the nearest integer that has the bit.
+KVL__FN float kvl__flagged_middle(float y, int flag)
+{
+    if (flag < 0) return rintf(y);
+    const float bit = (float)flag;
+    return 2.0f * kvl__clamp(rintf((y - bit) * 0.5f), -63.0f - bit, 63.0f) + bit;
+}
+
+KVL__FN kvl__grid kvl__fit_affine_f16(const kvl__codec* c, float lo, float hi, int flag,
                                       unsigned char* scale_at, unsigned char* zero_at)
 {
     const float code_max = (float)kvl__code_max(c), range = fminf(hi - lo, FLT_MAX);
     uint16_t scale = kvl__f32_to_f16_finite(range / code_max);
     if (hi > lo && scale == 0) scale = 1;
-    const uint16_t offset = kvl__f32_to_f16_finite(lo);
+    const uint16_t offset = kvl__flagged_f16(kvl__f32_to_f16_finite(lo), flag);
     kvl__grid g;
     g.offset = kvl__f16_to_f32(offset);
+    if (flag >= 0 && hi == lo) scale = kvl__f32_to_f16_finite(fmaxf(lo - g.offset, 0.0f));
     const float need = fmaxf((hi - g.offset) / (code_max + 0.5f), 2.0f * (g.offset - lo));
     if (kvl__f16_to_f32(scale) < need) scale = kvl__f16_up(need);
     g.scale = kvl__f16_to_f32(scale);
@@ -169,7 +242,7 @@ KVL__FN float kvl__midpoint_offset(const kvl__codec* c, float scale)
     return -scale * (0.5f * (float)kvl__code_max(c));
 }
 
-KVL__FN kvl__grid kvl__fit_affine_8bit(const kvl__codec* c, float lo, float hi,
+KVL__FN kvl__grid kvl__fit_affine_8bit(const kvl__codec* c, float lo, float hi, int flag,
                                        unsigned char* scale_at, unsigned char* zero_at)
 {
     const float code_max = (float)kvl__code_max(c), range = fminf(hi - lo, FLT_MAX);
@@ -183,7 +256,8 @@ KVL__FN kvl__grid kvl__fit_affine_8bit(const kvl__codec* c, float lo, float hi,
     for (;; ++code) {
         g.scale = kvl__scale_to_f32(c, (unsigned char)code);
         const float step = g.scale * unit;
-        zero = g.scale > 0.0f ? rintf(kvl__clamp(mid / step, -127.0f, 127.0f)) : 0.0f;
+        zero = kvl__flagged_middle(g.scale > 0.0f ? kvl__clamp(mid / step, -127.0f, 127.0f)
+                                                  : 0.0f, flag);
         if (code == last) break;
         if (0.5f * range + fabsf(mid - zero * step) <= g.scale * kvl__zero_code(c)) break;
     }
@@ -246,6 +320,7 @@ KVL__FN kvl__grid kvl__load_grid(const kvl__codec* c, const unsigned char* scale
     kvl__grid g;
     g.inverse = 0.0f;
     g.scale = f16 ? kvl__f16_to_f32(kvl__get_u16(scale_at)) : kvl__scale_to_f32(c, *scale_at);
+    if (kvl__is_flagged(c)) g.scale = fabsf(g.scale);
     if (c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_SYMMETRIC)
         g.offset = -g.scale * kvl__zero_code(c);
     else if (c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_MIDPOINT)
@@ -381,9 +456,9 @@ KVL__FN kvl__grid kvl__search(const kvl__codec* c, const float* x, int32_t count
     return g;
 }
 
-// x: `count` values, `stride` apart.
+// x: `count` values, `stride` apart.  flag: the lowest bit of the zero; < 0: any.
 KVL__FN kvl__grid kvl__fit(const kvl__codec* c, const float* x, int32_t count, int32_t stride,
-                           unsigned char* scale_at, unsigned char* zero_at)
+                           int flag, unsigned char* scale_at, unsigned char* zero_at)
 {
     float lo = x[0], hi = x[0], most = x[0];
     for (int32_t i = 1; i < count; ++i) {
@@ -405,8 +480,8 @@ KVL__FN kvl__grid kvl__fit(const kvl__codec* c, const float* x, int32_t count, i
         return kvl__fit_midpoint(c, kvl__rms_step(c->bits) * kvl__rms(x, count, stride), scale_at);
     default:
         g = c->words[KVL__STAGE_META] == KVL__META_F16
-            ? kvl__fit_affine_f16(c, lo, hi, scale_at, zero_at)
-            : kvl__fit_affine_8bit(c, lo, hi, scale_at, zero_at);
+            ? kvl__fit_affine_f16(c, lo, hi, flag, scale_at, zero_at)
+            : kvl__fit_affine_8bit(c, lo, hi, flag, scale_at, zero_at);
         return c->words[KVL__STAGE_FIT] == KVL__FIT_SEARCH
             ? kvl__search(c, x, count, stride, lo, hi, g, scale_at, zero_at) : g;
     }
@@ -438,17 +513,18 @@ KVL__FN int kvl__raw_code(const kvl__codec* c, float x)
                                                           : kvl__f32_to_bf16_finite(x);
 }
 
-// One window row in the codec's basis.
+// One window row in the codec's basis; where that is chosen, as it is.
 KVL__FN void kvl__load_row(const kvl__codec* c, const float* tables, const uint16_t* row, float* x)
 {
     const float* shift = kvl__shift_of(c, tables);
-    const int sums = c->words[KVL__STAGE_TRANSFORM] != KVL__TRANSFORM_NONE || shift;
+    const int sums = c->words[KVL__STAGE_TRANSFORM] != KVL__TRANSFORM_NONE || shift ||
+                     c->words[KVL__STAGE_CHOOSE] != KVL__CHOOSE_NONE;
     const float most = sums ? ldexpf(1.0f, 119) : FLT_MAX;
     for (int32_t i = 0; i < c->head_dim; ++i) {
         const float plain = kvl__row_to_f32(row[i], c->rows);
         x[i] = kvl__clamp(shift ? plain - shift[i] : plain, -most, most);
     }
-    kvl__to_basis(c, x);
+    kvl__to_basis(c, tables, x);
     if (c->words[KVL__STAGE_FIT] == KVL__FIT_CLIP) {
         const int32_t rank = c->head_dim * c->numbers[KVL__STAGE_FIT] / 100;
         kvl__clip_row(x, c->head_dim, rank < c->head_dim ? rank : c->head_dim - 1);
@@ -461,7 +537,8 @@ KVL__FN void kvl__encode_group(const kvl__codec* c, const kvl__encode_args* a, c
     const kvl__side_layout l = kvl__layout_of(c, a->page_size);
     const int along = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL;
     const int64_t group = kvl__group_of(c, row, channel);
-    const kvl__grid g = kvl__fit(c, x, count, stride, a->page + l.scales_at + group * l.scale_bytes,
+    const kvl__grid g = kvl__fit(c, x, count, stride, -1,
+                                 a->page + l.scales_at + group * l.scale_bytes,
                                  a->page + l.zeros_at + group * l.zero_bytes);
     for (int32_t i = 0; i < count; ++i) {
         const int64_t at = along ? (row + i) * c->head_dim + channel
@@ -512,10 +589,266 @@ KVL__FN void kvl__encode_per_channel(const kvl__codec* c, const kvl__encode_args
     }
 }
 
+// CHOICES
+
+// The rows of a unit in each basis, and how each is fitted.  Groups are numbered as in the page,
+// from the unit's first.
+typedef struct kvl__unit {
+    int32_t         num_rows;
+    const uint16_t* rows;                          // as the window has them
+    int64_t         row_stride;
+    float           x[KVL__NUM_BASES][KVL__UNIT_VALUES];       // [num_rows, head_dim]
+    kvl__grid       grids[KVL__NUM_BASES][KVL__MAX_HEAD_DIM];
+    unsigned char   scales[KVL__NUM_BASES][KVL__MAX_HEAD_DIM][2];
+    unsigned char   zeros[KVL__NUM_BASES][KVL__MAX_HEAD_DIM][2];
+} kvl__unit;
+
+// What the candidates of a unit, or of many, cost.
+typedef struct kvl__choose_sums {
+    double piece[2][KVL__MAX_HEAD_DIM / 16];       // each piece by itself: as it is, rotated
+    double whole[2];                               // the pieces as chosen, the head rotated
+} kvl__choose_sums;
+
+KVL__FN int32_t kvl__unit_rows(const kvl__codec* c)
+{
+    return c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL ? c->group_size : 1;
+}
+
+// Group of a channel among the unit's.
+KVL__FN int32_t kvl__unit_group(const kvl__codec* c, int32_t channel)
+{
+    return c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL ? channel : channel / c->group_size;
+}
+
+KVL__FN void kvl__unit_fit(const kvl__codec* c, kvl__unit* u, int basis)
+{
+    const int along = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL;
+    const int32_t num_groups = along ? c->head_dim : c->head_dim / c->group_size;
+    for (int32_t g = 0; g < num_groups; ++g) {
+        const int flag = g == 0 && kvl__is_flagged(c) ? basis == KVL__HEAD : -1;
+        u->grids[basis][g] = kvl__fit(c, u->x[basis] + g * (along ? 1 : c->group_size),
+                                      c->group_size, along ? c->head_dim : 1, flag,
+                                      u->scales[basis][g], u->zeros[basis][g]);
+    }
+}
+
+// rows: [unit_rows, row_stride] of the window.
+KVL__FN void kvl__unit_load(const kvl__codec* c, const float* tables, const uint16_t* rows,
+                            int64_t row_stride, kvl__unit* u)
+{
+    const int32_t dim = c->head_dim;
+    u->num_rows = kvl__unit_rows(c);
+    u->rows = rows;
+    u->row_stride = row_stride;
+    for (int32_t t = 0; t < u->num_rows; ++t) {
+        float* const x[] = { u->x[0] + t * dim, u->x[1] + t * dim, u->x[2] + t * dim };
+        kvl__load_row(c, tables, rows + t * row_stride, x[KVL__PLAIN]);
+        memcpy(x[KVL__PIECES], x[KVL__PLAIN], (size_t)dim * sizeof(float));
+        memcpy(x[KVL__HEAD], x[KVL__PLAIN], (size_t)dim * sizeof(float));
+        kvl__rotate(c, kvl__all_pieces(c), x[KVL__PIECES]);
+        kvl__rotate(c, KVL__HEAD_BIT, x[KVL__HEAD]);
+    }
+    for (int basis = 0; basis < KVL__NUM_BASES; ++basis) kvl__unit_fit(c, u, basis);
+}
+
+// The error of row t in a basis, rotated back: e [dim].
+KVL__FN void kvl__unit_error(const kvl__codec* c, const kvl__unit* u, int basis, int32_t t,
+                             float* e)
+{
+    const uint32_t all[] = { 0u, kvl__all_pieces(c), KVL__HEAD_BIT };
+    for (int32_t i = 0; i < c->head_dim; ++i) {
+        const kvl__grid g = u->grids[basis][kvl__unit_group(c, i)];
+        const float x = u->x[basis][t * c->head_dim + i];
+        e[i] = x - (g.scale * (float)kvl__round(c, x, g) + g.offset);
+    }
+    kvl__rotate(c, all[basis], e);
+}
+
+// What calibration queries make of row t: p [number of them].
+KVL__FN void kvl__score_weights(const kvl__codec* c, const float* tables, const kvl__unit* u,
+                                int32_t t, double* p)
+{
+    if (c->words[KVL__STAGE_SCORE] != KVL__SCORE_ATTENTION) return;
+    const int32_t num = c->numbers[KVL__STAGE_SCORE];
+    const float* queries = tables + kvl__table_at(c, "queries");     // [dim, num]
+    const float* lse = tables + kvl__table_at(c, "query_lse");
+    for (int32_t n = 0; n < num; ++n) {
+        double dot = 0.0;
+        for (int32_t i = 0; i < c->head_dim; ++i)
+            dot += (double)queries[i * num + n] *
+                   (double)kvl__row_to_f32(u->rows[t * u->row_stride + i], c->rows);
+        p[n] = exp(fmin(dot - (double)lse[n], 0.0));
+    }
+}
+
+// What the error e [dim] costs in channels [first, first + count), with p of its row.
+KVL__FN double kvl__score(const kvl__codec* c, const float* tables, const double* p, const float* e,
+                          int32_t first, int32_t count)
+{
+    const int32_t num = c->numbers[KVL__STAGE_SCORE], dim = c->head_dim;
+    double sum = 0.0;
+    switch (c->words[KVL__STAGE_SCORE]) {
+    case KVL__SCORE_ATTENTION: {
+        const float* queries = tables + kvl__table_at(c, "queries");
+        for (int32_t n = 0; n < num; ++n) {
+            double dot = 0.0;
+            for (int32_t i = first; i < first + count; ++i)
+                dot += (double)queries[i * num + n] * (double)e[i];
+            sum += p[n] * dot * dot;
+        }
+        break;
+    }
+    case KVL__SCORE_CHANNEL: {
+        const float* moment = tables + kvl__table_at(c, "query_moment");
+        for (int32_t i = first; i < first + count; ++i) {
+            double row = 0.0;
+            for (int32_t j = first; j < first + count; ++j)
+                row += (double)moment[i * dim + j] * (double)e[j];
+            sum += (double)e[i] * row;
+        }
+        break;
+    }
+    default:
+        for (int32_t i = first; i < first + count; ++i) sum += (double)e[i] * (double)e[i];
+    }
+    return sum;
+}
+
+// Adds a unit's scores to the sums: of pieces by themselves and of the head; with `choice` not NULL
+// of the pieces that it chooses instead.
+KVL__FN void kvl__choose_add_unit(const kvl__codec* c, const float* tables, const kvl__unit* u,
+                                  const uint32_t* choice, kvl__choose_sums* sums)
+{
+    const int32_t dim = c->head_dim, piece = kvl__choice_piece(c);
+    float e[KVL__NUM_BASES][KVL__MAX_HEAD_DIM];
+    double p[512];
+    for (int32_t t = 0; t < u->num_rows; ++t) {
+        kvl__score_weights(c, tables, u, t, p);
+        for (int basis = 0; basis < KVL__NUM_BASES; ++basis)
+            kvl__unit_error(c, u, basis, t, e[basis]);
+        if (choice) {
+            for (int32_t i = 0; i < dim; ++i)
+                if (kvl__basis_of(c, *choice, i) == KVL__PIECES)
+                    e[KVL__PLAIN][i] = e[KVL__PIECES][i];
+            sums->whole[0] += kvl__score(c, tables, p, e[KVL__PLAIN], 0, dim);
+            continue;
+        }
+        for (int32_t i = 0; i < dim; i += piece)
+            for (int basis = 0; basis < 2; ++basis)
+                sums->piece[basis][i / piece] += kvl__score(c, tables, p, e[basis], i, piece);
+        sums->whole[1] += kvl__score(c, tables, p, e[KVL__HEAD], 0, dim);
+    }
+}
+
+// The pieces that are better rotated.
+KVL__FN uint32_t kvl__choose_pieces(const kvl__codec* c, const kvl__choose_sums* sums)
+{
+    uint32_t choice = 0;
+    for (int32_t p = 0; p < c->head_dim / kvl__choice_piece(c); ++p)
+        if (sums->piece[1][p] < sums->piece[0][p]) choice |= 1u << p;
+    return choice;
+}
+
+KVL__FN uint32_t kvl__choose_unit(const kvl__codec* c, const float* tables, const kvl__unit* u,
+                                  kvl__choose_sums* sums)
+{
+    memset(sums, 0, sizeof *sums);
+    kvl__choose_add_unit(c, tables, u, NULL, sums);
+    const uint32_t choice = kvl__choose_pieces(c, sums);
+    kvl__choose_add_unit(c, tables, u, &choice, sums);
+    return sums->whole[1] < sums->whole[0] ? KVL__HEAD_BIT : choice;
+}
+
+// For the calibration of choose=fixed: the side whose record has the tables that scores read.
+KVL__FN kvl__codec kvl__choose_codec(const kvl__codec* fixed)
+{
+    kvl__codec c = *fixed;
+    c.words[KVL__STAGE_CHOOSE] = KVL__CHOOSE_UNIT;
+    return c;
+}
+
+// Adds the scores of rows [num_rows, row_stride] of a window, whole units, to sums that begin as
+// zeros.  Twice over the same rows: with choice NULL, then with the kvl__choose_pieces that came of
+// it; kvl__choose_fix gives the table.  tables: a record of kvl__choose_codec(fixed).
+KVL__FN kvl_status kvl__choose_add(kvl_context* ctx, const kvl__codec* fixed, const float* tables,
+                                   const uint16_t* rows, int64_t row_stride, int32_t num_rows,
+                                   const uint32_t* choice, kvl__choose_sums* sums)
+{
+    const kvl__codec c = kvl__choose_codec(fixed);
+    const int32_t step = kvl__unit_rows(&c);
+    kvl__unit* u = (kvl__unit*)kvl__alloc(ctx, sizeof *u);
+    KVL__REQUIRE(ctx, u, KVL_NO_MEMORY, "the allocator has no %zu bytes", sizeof *u);
+    for (int32_t r = 0; r + step <= num_rows; r += step) {
+        kvl__unit_load(&c, tables, rows + r * row_stride, row_stride, u);
+        for (int basis = 0; basis < KVL__NUM_BASES; ++basis) kvl__unit_fit(fixed, u, basis);
+        kvl__choose_add_unit(&c, tables, u, choice, sums);
+    }
+    kvl__free(ctx, u, sizeof *u);
+    return KVL_OK;
+}
+
+// choice: table choice, [pieces + 1].
+KVL__FN void kvl__choose_fix(const kvl__codec* c, const kvl__choose_sums* sums, float* choice)
+{
+    const uint32_t bits = kvl__choose_pieces(c, sums);
+    const int32_t num_pieces = c->head_dim / kvl__choice_piece(c);
+    for (int32_t p = 0; p < num_pieces; ++p) choice[p] = (float)(bits >> p & 1u);
+    choice[num_pieces] = sums->whole[1] < sums->whole[0] ? 1.0f : 0.0f;
+}
+
+// Metadata and codes of a unit that begins at `row` of a page.
+KVL__FN void kvl__unit_write(const kvl__codec* c, const kvl__encode_args* a, const kvl__unit* u,
+                             uint32_t choice, int64_t row)
+{
+    const kvl__side_layout l = kvl__layout_of(c, a->page_size);
+    const int32_t piece = kvl__choice_piece(c);
+    for (int32_t i = 0; i < c->head_dim; ++i) {
+        const int32_t g = kvl__unit_group(c, i);
+        const int basis = kvl__basis_of(c, choice, i);
+        if (i == 0 || g != kvl__unit_group(c, i - 1)) {
+            const int64_t group = kvl__group_of(c, row, i);
+            unsigned char* scale_at = a->page + l.scales_at + group * l.scale_bytes;
+            memcpy(scale_at, u->scales[basis][g], (size_t)l.scale_bytes);
+            if (i % piece == 0 && basis == KVL__PIECES) scale_at[l.scale_bytes - 1] |= 0x80u;
+            memcpy(a->page + l.zeros_at + group * l.zero_bytes, u->zeros[basis][g],
+                   (size_t)l.zero_bytes);
+        }
+        for (int32_t t = 0; t < u->num_rows; ++t)
+            kvl__put_code(a->page, ((row + t) * c->head_dim + i) * c->bits, c->bits,
+                          kvl__round(c, u->x[basis][t * c->head_dim + i], u->grids[basis][g]));
+    }
+}
+
+KVL__FN void kvl__encode_units(const kvl__codec* c, const kvl__encode_args* a)
+{
+    kvl__unit u;
+    kvl__choose_sums sums;
+    for (int32_t r = 0; r < a->num_rows; r += u.num_rows) {
+        kvl__unit_load(c, a->tables, a->rows + r * a->row_stride, a->row_stride, &u);
+        kvl__unit_write(c, a, &u, kvl__choose_unit(c, a->tables, &u, &sums), a->first_row + r);
+    }
+}
+
+// The choice of a row of a page.
+KVL__FN uint32_t kvl__choice_of(const kvl__codec* c, const float* tables,
+                                const kvl__side_layout* l, const unsigned char* page, int64_t row)
+{
+    uint32_t choice = 0;
+    if (c->words[KVL__STAGE_CHOOSE] == KVL__CHOOSE_FIXED) return kvl__fixed_choice(c, tables);
+    if (!kvl__is_flagged(c)) return 0;
+    if (page[l->zeros_at + kvl__group_of(c, row, 0) * l->zero_bytes] & 1u) return KVL__HEAD_BIT;
+    for (int32_t i = 0, p = 0; i < c->head_dim; i += kvl__choice_piece(c), ++p) {
+        const int64_t at = l->scales_at + kvl__group_of(c, row, i) * l->scale_bytes;
+        if (page[at + l->scale_bytes - 1] & 0x80u) choice |= 1u << p;
+    }
+    return choice;
+}
+
 KVL__FN void kvl__ref_encode(const kvl__encode_args* a)
 {
     const kvl__codec* c = (const kvl__codec*)a->codec;
-    if (c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL) kvl__encode_per_channel(c, a);
+    if (kvl__is_flagged(c)) kvl__encode_units(c, a);
+    else if (c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL) kvl__encode_per_channel(c, a);
     else kvl__encode_per_token(c, a);
 }
 
@@ -568,7 +901,10 @@ KVL__FN void kvl__ref_decode(const kvl__decode_args* a)
             const float* shift = kvl__shift_of(c, a->tables);
             float* x = a->rows + (int64_t)r * c->head_dim;
             kvl__decode_row(c, &l, a->page, row, x);
-            kvl__from_basis(c, x);
+            if (kvl__is_flagged(c))
+                kvl__rotate(c, kvl__choice_of(c, a->tables, &l, a->page, row), x);
+            else
+                kvl__from_basis(c, a->tables, x);
             for (int32_t i = 0; shift && i < c->head_dim; ++i) x[i] += shift[i];
         }
         for (int32_t i = 0; a->codes && i < c->head_dim; ++i) {
@@ -579,6 +915,8 @@ KVL__FN void kvl__ref_decode(const kvl__decode_args* a)
         }
     }
     kvl__ref_decode_grids(c, a);
+    for (int32_t r = 0, n = 0; a->choices && r < a->num_rows; r += kvl__unit_rows(c))
+        a->choices[n++] = kvl__choice_of(c, a->tables, &l, a->page, a->first_row + r);
 }
 
 // A page of the reference is linear: rows and groups are copied.
@@ -611,13 +949,13 @@ KVL__FN void kvl__softmax_start(kvl__softmax* s, const kvl__attend_args* a, int3
     memset(a->o, 0, (size_t)a->num_heads * (size_t)dim * sizeof(float));
 }
 
-// Scale is in q already; bias [num_heads] (NULL: none) and soft cap next, then ALiBi; the mask is
-// the range of rows that is visited.
-KVL__FN void kvl__scores_of_row(const kvl__attend_args* a, const float* k, int32_t dim,
-                                const float* bias, int64_t position, float* scores)
+// Scale is in q [num_heads, dim] already; bias [num_heads] (NULL: none) and soft cap next, then
+// ALiBi; the mask is the range of rows that is visited.
+KVL__FN void kvl__scores_of_row(const kvl__attend_args* a, const float* queries, const float* k,
+                                int32_t dim, const float* bias, int64_t position, float* scores)
 {
     for (int32_t h = 0; h < a->num_heads; ++h) {
-        const float* q = a->q + (int64_t)h * dim;
+        const float* q = queries + (int64_t)h * dim;
         float s = 0.0f;
         for (int32_t i = 0; i < dim; ++i) s += q[i] * k[i];
         if (bias) s += bias[h];
@@ -668,11 +1006,22 @@ KVL__FN void kvl__ref_attend_windows(const kvl__attend_args* a)
             const uint16_t* v_row = window->v + r * vc->head_dim;
             for (int32_t i = 0; i < kc->head_dim; ++i) k[i] = kvl__row_to_f32(k_row[i], kc->rows);
             for (int32_t i = 0; i < vc->head_dim; ++i) v[i] = kvl__row_to_f32(v_row[i], vc->rows);
-            kvl__scores_of_row(a, k, kc->head_dim, NULL, window->position + r, scores);
+            kvl__scores_of_row(a, a->q, k, kc->head_dim, NULL, window->position + r, scores);
             kvl__softmax_add(&s, a, scores, v, vc->head_dim);
         }
     }
     kvl__softmax_finish(&s, a, vc->head_dim);
+}
+
+// The queries as a row's bases have them: a->q, or to [num_heads, head_dim] from its copies.
+KVL__FN const float* kvl__queries_of_row(const kvl__attend_args* a, const kvl__codec* c,
+                                         uint32_t choice, float* to)
+{
+    const int64_t size = (int64_t)a->num_heads * c->head_dim;
+    if (!kvl__is_flagged(c)) return a->q;
+    for (int64_t i = 0; i < size; ++i)
+        to[i] = a->q[kvl__basis_of(c, choice, (int32_t)(i % c->head_dim)) * size + i];
+    return to;
 }
 
 KVL__FN void kvl__ref_attend_pages(const kvl__attend_args* a)
@@ -682,6 +1031,7 @@ KVL__FN void kvl__ref_attend_pages(const kvl__attend_args* a)
     const kvl__side_layout kl = kvl__layout_of(kc, a->page_size);
     const kvl__side_layout vl = kvl__layout_of(vc, a->page_size);
     float k[KVL__MAX_HEAD_DIM], v[KVL__MAX_HEAD_DIM], scores[KVL__MAX_HEADS];
+    float chosen[KVL__MAX_HEADS * KVL__MAX_HEAD_DIM];
     kvl__softmax s;
     kvl__softmax_start(&s, a, vc->head_dim);
     for (int64_t r = a->first_row; r < a->end_row; ++r) {
@@ -689,7 +1039,10 @@ KVL__FN void kvl__ref_attend_pages(const kvl__attend_args* a)
         const int64_t row = r % a->page_size;
         kvl__decode_row(kc, &kl, page + a->k_offset, row, k);
         kvl__decode_row(vc, &vl, page + a->v_offset, row, v);
-        kvl__scores_of_row(a, k, kc->head_dim, a->bias, a->position + r, scores);
+        const uint32_t choice = kvl__is_flagged(kc)
+            ? kvl__choice_of(kc, NULL, &kl, page + a->k_offset, row) : 0;
+        const float* q = kvl__queries_of_row(a, kc, choice, chosen);
+        kvl__scores_of_row(a, q, k, kc->head_dim, a->bias, a->position + r, scores);
         kvl__softmax_add(&s, a, scores, v, vc->head_dim);
     }
     kvl__softmax_finish(&s, a, vc->head_dim);
@@ -702,7 +1055,12 @@ KVL__FN void kvl__ref_prepare_query(const kvl__basis_args* a)
     for (int32_t h = 0; h < a->num_heads; ++h) {
         float* x = a->x + (int64_t)h * c->head_dim;
         for (int32_t i = 0; shift && i < c->head_dim; ++i) a->bias[h] += x[i] * shift[i];
-        kvl__to_basis(c, x);
+        if (!kvl__is_flagged(c)) kvl__to_basis(c, a->tables, x);
+        for (int basis = KVL__PIECES; kvl__is_flagged(c) && basis < KVL__NUM_BASES; ++basis) {
+            float* copy = x + (int64_t)basis * a->num_heads * c->head_dim;
+            memcpy(copy, x, (size_t)c->head_dim * sizeof(float));
+            kvl__rotate(c, basis == KVL__HEAD ? KVL__HEAD_BIT : kvl__all_pieces(c), copy);
+        }
     }
 }
 
@@ -712,7 +1070,7 @@ KVL__FN void kvl__ref_finish_output(const kvl__basis_args* a)
     const float* shift = kvl__shift_of(c, a->tables);
     for (int32_t h = 0; h < a->num_heads; ++h) {
         float* x = a->x + (int64_t)h * c->head_dim;
-        kvl__from_basis(c, x);
+        kvl__from_basis(c, a->tables, x);
         for (int32_t i = 0; shift && i < c->head_dim; ++i) x[i] += a->mass[h] * shift[i];
     }
 }

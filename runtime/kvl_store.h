@@ -501,6 +501,12 @@ KVL__FN void kvl__layer_sizes(kvl__layer* l, int64_t keep_len)
 
 KVL__FN int64_t kvl__round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 
+// Copies of a query that keys of this side are scored with.
+KVL__FN int64_t kvl__query_copies(const kvl__codec* c)
+{
+    return kvl__max_i64(1, kvl__word_of(c, KVL__STAGE_CHOOSE)->copies);
+}
+
 // The sizes of attend's scratch, from the layers; returns its bytes.
 KVL__FN uint64_t kvl__scratch_sizes(kvl_cache* cache, int num_threads)
 {
@@ -511,7 +517,8 @@ KVL__FN uint64_t kvl__scratch_sizes(kvl_cache* cache, int num_threads)
         const int64_t heads = l->config.num_heads;
         kv_heads = kvl__max_i64(kv_heads, l->config.num_kv_heads);
         lse = kvl__max_i64(lse, heads);
-        cache->q_floats = kvl__max_i64(cache->q_floats, heads * l->config.side[0].head_dim);
+        cache->q_floats = kvl__max_i64(cache->q_floats, kvl__query_copies(&l->config.side[0]) *
+                                       heads * l->config.side[0].head_dim);
         cache->acc_floats = kvl__max_i64(cache->acc_floats, heads * l->config.side[1].head_dim);
     }
     cache->part_floats = cache->acc_floats;

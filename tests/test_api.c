@@ -263,6 +263,20 @@ static const bad_spec bad_specs[] = {        // for head_dim 64
     { "rtn:round=up", "up", "nearest_up" }, { "rtn:axis=rows", "rows", "per_channel" },
     { "rtn:place=pre_rope", "pre_rope", "post_rope" }, { "rtn:shift=average", "mean", "none" },
     { "rtn:choose=flags", "flags", "none" }, { "rtn:extra=outliers", "outliers", "none" },
+    { "kivi:v.choose=unit", "v.choose = unit", "keys alone" },
+    { "kivi:k.meta=e4m3,k.choose=unit", "k.choose = unit", "k.score" },
+    { "kivi:k.score=attention30,k.choose=fixed", "attention30", "16 to 512 in steps of 16" },
+    { "flagrot-kivi:k.score=attention8", "attention8", "16 to 512" },
+    { "flagrot-kivi:k.choose=unit8", "unit8", "16 to 256" },
+    { "flagrot-kivi:k.choose=fixed512", "fixed512", "16 to 256" },
+    { "flagrot-kivi:k.meta=8bit", "8bit", "e4m3 and f16" },
+    { "flagrot-kivi:k.transform=hadamard", "hadamard", "k.transform = none" },
+    { "flagrot-kivi:k.fit=absmax,k.levels=symmetric", "symmetric", "affine" },
+    { "flagrot-kivi:kg8", "kg8", "multiple of 16" },
+    { "flagrot-kivi:kg512", "kg512", "16384" },
+    { "flagrot-auto:kg64", "kg64", "piece, 32" },
+    { "flagrot-auto/f16:k.levels=f16,k16", "f16", "affine" },
+    { "flagrot_kivi", "flagrot_kivi", "flagrot-kivi" },
 };
 
 Test(api, a_wrong_word_names_itself_and_the_allowed_ones)
@@ -623,7 +637,7 @@ Test(api, reads_refuse_what_is_out_of_range)
     const kvl_seq seq = s.seqs[0];
     float out[HKV * D];
     kvl_rows rows = { out, KVL_F32, 0, 0 };
-    kvl_codes codes = { 0, NULL, NULL, NULL };
+    kvl_codes codes = { 0 };
     kvl_seq_rows where;
     kvl_layer_info info;
     kvl_cache* c = s.c.cache;

@@ -14,6 +14,7 @@
 
 typedef struct fixture {
     char           name[256], spec[192];
+    int            choices;            // of keys, in a head
     int            q_heads, kv_heads, dk, dv, soft_cap, window_len, sink, quantized;
     int            num_rows, num_queries, bits[2], groups[2], num_samples, samples[16];
     unsigned char* file;
@@ -45,6 +46,7 @@ static void fixture_header(fixture* f, char* text)
     f->bits[1] = fixture_number(text, "\nv_bits ");
     f->groups[0] = fixture_number(text, "\nk_groups ");
     f->groups[1] = fixture_number(text, "\nv_groups ");
+    f->choices = strstr(text, "\nk_choices ") ? fixture_number(text, "\nk_choices ") : 0;
     f->num_samples = fixture_number(text, "\nnum_samples ");
     cr_assert(f->num_samples <= 16, "%s: too many samples", f->name);
     char* next = strstr(text, "\nsamples ") + strlen("\nsamples ");
@@ -108,6 +110,8 @@ static void check_side(fixture* f, test_cache* c, kvl_seq seq, int side, const c
     uint16_t* codes = fixture_codes(f, per_head * f->kv_heads, f->bits[side]);
     float* scales = fixture_floats(f, groups * f->kv_heads);
     float* offsets = fixture_floats(f, groups * f->kv_heads);
+    const int num_choices = side ? 0 : f->choices;
+    uint32_t* choices = (uint32_t*)fixture_floats(f, (int64_t)num_choices * f->kv_heads);
     for (int head = 0; head < f->kv_heads; ++head) {
         test_codes got = test_read_codes(c, seq, head, side);
         cr_assert(got.num_codes == per_head && got.c.num_groups == groups,
@@ -122,6 +126,10 @@ static void check_side(fixture* f, test_cache* c, kvl_seq seq, int side, const c
                       (double)got.c.scales[i], (double)got.c.offsets[i], (double)scale,
                       (double)offset);
         }
+        for (int i = 0; i < num_choices; ++i)
+            cr_assert(got.c.choices[i] == choices[head * num_choices + i],
+                      "%s on %s: head %d unit %d chose %#x, expected %#x", f->name, target, head, i,
+                      got.c.choices[i], choices[head * num_choices + i]);
         for (int64_t i = 0; i < per_head; ++i)
             cr_assert(got.c.codes[i] == codes[head * per_head + i],
                       "%s on %s: side %d head %d row %lld channel %lld: code %d, expected %d",
@@ -133,6 +141,7 @@ static void check_side(fixture* f, test_cache* c, kvl_seq seq, int side, const c
     free(codes);
     free(scales);
     free(offsets);
+    free(choices);
 }
 
 // Restored rows against float64: scale * code + offset is two roundings of at most `size`, the
@@ -193,7 +202,8 @@ static void check_attention(fixture* f, test_cache* c, kvl_seq seq, const char* 
     a.kv_len = f->num_rows;
     a.soft_cap = f->soft_cap;
     a.window_len = f->window_len;
-    a.transformed = strstr(f->spec, "hadamard") != NULL || strstr(f->spec, "mean") != NULL;
+    a.transformed = strstr(f->spec, "hadamard") != NULL || strstr(f->spec, "mean") != NULL ||
+                    strstr(f->spec, "flagrot") != NULL;
     a.rounds = c->rounds;
     test_attention_run(&a);
     for (int64_t i = 0; i < num_o; ++i) a.o[i] = (double)o[i];
@@ -246,9 +256,13 @@ static void check_fixtures(const test_target* target, size_t step)
     static const char pattern[] = KVLOOM_TEST_ROOT "/tests/fixtures/codec_*.kvf";
     glob_t found;
     const int failed = glob(pattern, 0, NULL, &found);
-    cr_assert(failed == 0 && found.gl_pathc == 38, "%s: %zu fixtures, expected 38", pattern,
+    cr_assert(failed == 0 && found.gl_pathc == 48, "%s: %zu fixtures, expected 48", pattern,
               failed ? (size_t)0 : found.gl_pathc);
-    for (size_t i = 0; i < found.gl_pathc; i += step) check_fixture(found.gl_pathv[i], target);
+    for (size_t i = 0; i < found.gl_pathc; i += step) {
+        const int chosen = strstr(found.gl_pathv[i], "codec_choose") != NULL;
+        if (!chosen || target->target == KVL_TARGET_REFERENCE)
+            check_fixture(found.gl_pathv[i], target);
+    }
     globfree(&found);
 }
 

@@ -442,7 +442,7 @@ Test(operations, drops_and_cuts_refuse_what_is_gone)
     int exact;
     float k[ROW];
     kvl_rows out = { k, KVL_F32, 0, 0 };
-    kvl_codes codes = { 0, NULL, NULL, NULL };
+    kvl_codes codes = { 0 };
     test_append(&c, seq, in.k, in.v, 0, 150);
     refused(&c, kvl_drop_oldest(c.cache, seq, 147), KVL_BAD_ARGUMENT, "num_rows = 147");
     refused(&c, kvl_drop_oldest(c.cache, seq, -1), KVL_BAD_ARGUMENT, "num_rows = -1");

@@ -195,11 +195,39 @@ static uint64_t seed_of(const char* name)
     return hash;
 }
 
+static int is_table(const kvl__wanted_table* w, const char* name)
+{
+    return strncmp(w->name, name, strlen(name)) == 0;
+}
+
+// A A^T of integers a, times 2^-30: a second moment.
+static void make_moment(int dim, test_lcg* lcg, float* x)
+{
+    int* a = (int*)test_alloc((size_t)(dim * dim), sizeof *a);
+    for (int i = 0; i < dim * dim; ++i) a[i] = test_bell(lcg);
+    for (int i = 0; i < dim; ++i)
+        for (int j = 0; j < dim; ++j) {
+            int64_t sum = 0;
+            for (int k = 0; k < dim; ++k) sum += (int64_t)a[i * dim + k] * a[j * dim + k];
+            x[i * dim + j] = (float)sum / 1073741824.0f;
+        }
+    free(a);
+}
+
 // One head's table, from a generator of its own.
 static void make_table(const kvl__wanted_table* w, test_lcg* lcg, int64_t count, float* x)
 {
-    (void)w;
-    for (int64_t i = 0; i < count; ++i) x[i] = (float)test_bell(lcg) / 4096.0f;
+    if (is_table(w, "query_moment")) {
+        make_moment((int)w->shape[0], lcg, x);
+        return;
+    }
+    for (int64_t i = 0; i < count; ++i) {
+        const int bell = test_bell(lcg);
+        x[i] = (float)bell / 4096.0f;
+        if (is_table(w, "queries")) x[i] /= 8.0f;
+        else if (is_table(w, "query_lse")) x[i] += 4.0f;
+        else if (is_table(w, "choice")) x[i] = bell > (i + 1 < count ? 0 : 2048) ? 1.0f : 0.0f;
+    }
 }
 
 static float* keep_table(const char* name, const kvl__wanted_table* w, int64_t count)
@@ -229,8 +257,10 @@ static kvl_status find_table(kvl_context* ctx, const kvl__table_source* source,
     for (int i = 0; i < w->rank; ++i) count *= w->shape[i];
     if (t->kind == TEST_TABLES_SPOILT) *out = spoilt;
     if (t->kind != TEST_TABLES) return KVL_OK;
-    snprintf(name, sizeof name, "%d.%d.%d %d.%c.%s", w->num_kv_heads, (int)w->shape[0],
-             w->rank > 1 ? (int)w->shape[1] : 1, w->layer, w->side ? 'v' : 'k', w->name);
+    // Of a table of one composition, the name alone.
+    snprintf(name, sizeof name, "%d.%d.%d %d.%c.%.*s", w->num_kv_heads, (int)w->shape[0],
+             w->rank > 1 ? (int)w->shape[1] : 1, w->layer, w->side ? 'v' : 'k',
+             (int)strcspn(w->name, "@"), w->name);
     pthread_mutex_lock(&kept_lock);
     *out = keep_table(name, w, count);
     pthread_mutex_unlock(&kept_lock);
@@ -353,6 +383,8 @@ test_codes test_read_codes(test_cache* c, kvl_seq seq, int head, int is_value)
         out.c.scales = test_floats(out.c.num_groups);
         out.c.offsets = test_floats(out.c.num_groups);
     }
+    if (out.c.num_choices > 0)
+        out.c.choices = (uint32_t*)test_alloc((size_t)out.c.num_choices, sizeof(uint32_t));
     test_ok(c->ctx, kvl_read_codes(c->cache, 0, seq, head, is_value, 0, out.num, &out.c),
             "kvl_read_codes");
     return out;
@@ -363,6 +395,7 @@ void test_codes_free(test_codes* codes)
     free(codes->c.codes);
     free(codes->c.scales);
     free(codes->c.offsets);
+    free(codes->c.choices);
 }
 
 static uint64_t hash_bytes(uint64_t h, const void* data, size_t bytes)
@@ -567,7 +600,9 @@ static test_attention attention_of(const test_cache* c)
     a.soft_cap = (double)c->layer.soft_cap;
     a.window_len = c->layer.window_len;
     a.transformed = strstr(c->info.spec, "hadamard") != NULL ||
-                    strstr(c->info.spec, "mean") != NULL;
+                    strstr(c->info.spec, "mean") != NULL ||
+                    strstr(c->info.spec, "flagrot") != NULL ||
+                    strstr(c->info.spec, "choose") != NULL;
     a.rounds = c->rounds;
     return a;
 }

@@ -299,7 +299,7 @@ Test(windows, quantized_rows_never_change)
         test_cache c = test_open(&targets[i], &layer);
         input in = input_create(31, ROWS);
         const kvl_seq seq = test_seq(&c);
-        test_codes before = { 0, 0, { 0, NULL, NULL, NULL } };
+        test_codes before = { 0, 0, { 0, NULL, NULL, NULL, 0, NULL } };
         for (int t = 0; t < ROWS; ++t) {
             test_append(&c, seq, in.k, in.v, t, 1);
             test_codes after = test_read_codes(&c, seq, 1, 0);
@@ -331,7 +331,7 @@ Test(windows, parts_of_codes_equal_the_whole)
         for (int64_t first = 0; first < all.num; first += CHUNK) {
             uint16_t codes[CHUNK * DIM];
             float scales[DIM], offsets[DIM];
-            kvl_codes part = { 0, codes, scales, offsets };
+            kvl_codes part = { 0, codes, scales, offsets, 0, NULL };
             test_ok(c.ctx, kvl_read_codes(c.cache, 0, seq, 1, 0, first, CHUNK, &part), "a part");
             cr_assert(part.num_groups == DIM, "%d groups in a part", part.num_groups);
             cr_assert(memcmp(codes, all.c.codes + first * DIM, sizeof codes) == 0,

@@ -18,8 +18,11 @@ local function load_table(path)
     local ok, value = pcall(chunk)
     if not ok then fail("%s", value) end
     if type(value) ~= "table" then fail("%s: must return a table", path) end
-    if type(value.name) ~= "string" or not value.name:match("^[a-z0-9][a-z0-9_]*$") then
-        fail("%s: name = %s: must be small letters, digits and _", path, tostring(value.name))
+    -- A codec's name is never a part of a name in C, and may have a hyphen.
+    local letters = value.stage and "^[a-z0-9][a-z0-9_]*$" or "^[a-z0-9][a-z0-9_-]*$"
+    if type(value.name) ~= "string" or not value.name:match(letters) then
+        fail("%s: name = %s: must be small letters, digits and _%s", path, tostring(value.name),
+             value.stage and "" or ", or -")
     end
     if type(value.text) ~= "string" then fail("%s: text: must be a line for people", path) end
     value.path = path
@@ -81,7 +84,8 @@ for _, stage in ipairs(stages) do
 end
 
 -- Sizes of a table that follow from the codec; other sizes are numbers.
-local sizes = { dim = "KVL__SIZE_DIM", number = "KVL__SIZE_NUMBER" }
+local sizes = { dim = "KVL__SIZE_DIM", number = "KVL__SIZE_NUMBER",
+                choices = "KVL__SIZE_CHOICES" }
 
 -- A part's tables as the entries of a C array.
 local function table_entries(part)
@@ -90,26 +94,35 @@ local function table_entries(part)
         local shape = {}
         for j, size in ipairs(one.shape) do
             if not sizes[size] and math.type(size) ~= "integer" then
-                fail("%s: tables[%d].shape[%d] = %s: must be dim, number or a whole number",
-                     part.path, i, j, tostring(size))
+                fail("%s: tables[%d].shape[%d] = %s: must be dim, number, choices or a whole "
+                     .. "number", part.path, i, j, tostring(size))
             end
             shape[j] = sizes[size] or tostring(size)
         end
         if #shape < 1 or #shape > 2 then
             fail("%s: tables[%d].shape: must have 1 or 2 sizes", part.path, i)
         end
-        entries[i] = ('    { "%s", %d, { %s }, %d },'):format(
-            one.name, #shape, table.concat(shape, ", "), one.per_codec and 1 or 0)
+        local only = 0
+        if one.only then
+            only = index.choose[one.only]
+            if not only then fail("%s: only = %s: no word of choose", part.path, one.only) end
+        end
+        entries[i] = ('    { "%s", %d, { %s }, %d, %d, %d },'):format(
+            one.name, #shape, table.concat(shape, ", "), one.per_codec and 1 or 0,
+            one.transposed and 1 or 0, only)
     end
     return entries
 end
 
-line("\nenum { KVL__SIZE_DIM = -1, KVL__SIZE_NUMBER = -2, KVL__TABLE_RANK = 2 };\n")
+line("\nenum { KVL__SIZE_DIM = -1, KVL__SIZE_NUMBER = -2, KVL__SIZE_CHOICES = -3 };")
+line("enum { KVL__TABLE_RANK = 2 };\n")
 line("// Calibrated numbers that a word's arithmetic reads.")
 line("typedef struct kvl__table_desc {")
 line("    const char* name;")
 line("    int32_t     rank, shape[KVL__TABLE_RANK];   // sizes, or what they follow from")
 line("    int32_t     per_codec;                 // it is of one composition of the side alone")
+line("    int32_t     transposed;                // in the record it is [shape[1], shape[0]]")
+line("    int32_t     only;                      // with this word of choose; 0: with any")
 line("} kvl__table_desc;\n")
 for _, stage in ipairs(stages) do
     for _, one in ipairs(words[stage.name]) do
@@ -121,10 +134,15 @@ for _, stage in ipairs(stages) do
     end
 end
 
+-- What a word's number is: a power of two that divides head_dim, the greatest of these up to it, a
+-- count in steps of 16, or what its part says.
+line("\nenum { KVL__NUMBER_PIECE = 1, KVL__NUMBER_PIECE_UP_TO = 2, KVL__NUMBER_COUNT = 3 };")
+local numbers = { piece = 1, piece_up_to = 2, count = 3 }
+
 line("\ntypedef struct kvl__word {")
 line("    const char* name;")
 line("    const char* text;")
-line("    int32_t     takes_number;")
+line("    int32_t     takes_number;              // a KVL__NUMBER_; 0: none")
 line("    int32_t     scale_bytes, zero_bytes;   // of a meta word")
 line("    int32_t     levels;                    // a fit's: the levels it is for; else -1")
 line("    int32_t     min_bits;                  // a fit's least bits; else 0")
@@ -133,6 +151,8 @@ line("    uint32_t    bits_mask;                 // a levels word's widths: bit 
 line("    int32_t     number_usual, number_least, number_most;   // of a number; most 0: derived")
 line("    const kvl__table_desc* tables;         // [num_tables]")
 line("    int32_t     num_tables;")
+line("    int32_t     free_sign;                 // a meta word's scales have a sign to spare")
+line("    int32_t     copies;                    // a choose word's copies of a query; else 0")
 line("    int32_t     sides;                     // 1: for keys, 2: for values, 3: for both")
 line("} kvl__word;\n")
 for _, stage in ipairs(stages) do
@@ -141,11 +161,11 @@ for _, stage in ipairs(stages) do
         local p, mask = one.part or {}, 0
         for _, b in ipairs(p.bits or {}) do mask = mask | 1 << b end
         local tables = p.tables and ("kvl__tables_%s_%s"):format(stage.name, one.name) or "0"
-        line('    { "%s", "%s", %d, %d, %d, %d, %d, %d, %du, %d, %d, %d, %s, %d, %d },', one.name,
-             one.text, p.number and 1 or 0, p.scale_bytes or 0, p.zero_bytes or 0,
-             p.levels and index.levels[p.levels] or -1,
+        line('    { "%s", "%s", %d, %d, %d, %d, %d, %d, %du, %d, %d, %d, %s, %d, %d, %d, %d },',
+             one.name, one.text, p.number and (numbers[p.number] or 4) or 0, p.scale_bytes or 0,
+             p.zero_bytes or 0, p.levels and index.levels[p.levels] or -1,
              p.min_bits or 0, p.signed and 1 or 0, mask, p.number_usual or 0, p.number_least or 0,
-             p.number_most or 0, tables, #(p.tables or {}),
+             p.number_most or 0, tables, #(p.tables or {}), p.free_sign and 1 or 0, p.copies or 0,
              p.side == "k" and 1 or p.side == "v" and 2 or 3)
     end
     line("};")
@@ -249,7 +269,7 @@ help("        rows=f16|bf16   STAGE=WORD for both, k.STAGE=WORD, v.STAGE=WORD")
 help("")
 help("presets")
 for _, codec in ipairs(codecs) do
-    help("  %-8s %s%s", codec.name, codec.text, codec.source and " (" .. codec.source .. ")" or "")
+    help("  %-12s %s%s", codec.name, codec.text, codec.source and " (" .. codec.source .. ")" or "")
 end
 help("")
 help("stages")

@@ -9,8 +9,13 @@
 #
 #     python3 codecs.py      checks q8_0 and q4_0 against the PyPI package gguf, where it is there
 
+import os
 import re
+import sys
 import numpy as np
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import flagrot
 
 F32 = np.float32
 F64 = np.float64
@@ -97,7 +102,7 @@ def nearest_scale(x, table):
 
 # One group: fit, metadata, codes
 
-def fit_affine_f16(x, bits):
+def fit_affine_f16(x, bits, flag=None):
     code_max = F32(2**bits - 1)
     lo, hi = x.min() + F32(0), x.max() + F32(0)
     with np.errstate(over="ignore"):
@@ -105,13 +110,17 @@ def fit_affine_f16(x, bits):
         if hi > lo and scale == 0:
             scale = np.float16(2.0**-24)
         offset = to_f16(lo).astype(F32)
+        if flag is not None:
+            offset = F32(flagrot.f16_with_bit(offset, flag))
+            if hi == lo:
+                scale = to_f16(max(lo - offset, F32(0)))
         need = max((hi - offset) / (code_max + F32(0.5)), F32(2) * (offset - lo))
         if F32(scale) < need:
             scale = f16_not_below(need)
     return F32(scale), F32(offset)
 
 
-def fit_affine_8bit(x, bits, table=E5M3):
+def fit_affine_8bit(x, bits, table=E5M3, flag=None):
     code_max, unit = F32(2**bits - 1), F32(2.0**(bits - 5))
     lo, hi = x.min() + F32(0), x.max() + F32(0)
     mid = F32(0.5) * lo + F32(0.5) * hi
@@ -123,7 +132,8 @@ def fit_affine_8bit(x, bits, table=E5M3):
         scale = F32(table[index])
         zero = F32(0)
         if scale > 0:
-            zero = np.clip(np.rint(mid / (scale * unit)), F32(-127), F32(127))
+            zero = np.clip(mid / (scale * unit), F32(-127), F32(127))
+        zero = np.rint(zero) if flag is None else flagrot.middle_with_bit(zero, flag)
         miss = half + abs(mid - zero * (scale * unit))
         if miss <= scale * F32(2**(bits - 1)) or index == len(table) - 1:
             break
@@ -237,15 +247,16 @@ def round_codes(y, bits, rounding, zero_point):
     return np.clip(q, 0, top).astype(np.uint16)
 
 
-def encode_group(x, side):
+def encode_group(x, side, flag=None):
     """codes, scale, offset of one group x (float32), with x ~ scale * code + offset."""
     x = np.asarray(x, F32)
     bits = side["bits"]
     if side["levels"] == "affine":
         if side["meta"] == "f16":
-            scale, offset = fit_affine_f16(x, bits)
+            scale, offset = fit_affine_f16(x, bits, flag)
         else:
-            scale, offset = fit_affine_8bit(x, bits, E4M3 if side["meta"] == "e4m3" else E5M3)
+            table = E4M3 if side["meta"] == "e4m3" else E5M3
+            scale, offset = fit_affine_8bit(x, bits, table, flag)
         if side["fit"] == "search":
             scale, offset = search_pair(x, bits, side["meta"], (scale, offset))
         inverse = F32(1) / scale if scale != 0 else F32(0)
@@ -276,14 +287,23 @@ def encode_group(x, side):
 def encode(rows, side, head=0):
     """rows [n, d] as the window holds them -> dict of codes [n, d], scales, offsets."""
     x = np.asarray(rows, F32)
+    chosen = None
+    if side["choose"] != "none":
+        chosen = flagrot.Chooser(hadamard, encode_group, side, x.shape[1], head)
     if side["shift"] == "mean":
         x = x - side["tables"]["mean"][head]
-    if side["shift"] == "mean" or side["transform"]:
+    if side["shift"] == "mean" or side["transform"] or side["choose"] != "none":
         x = np.clip(x, F32(-2.0**119), F32(2.0**119))
     if side["transform"]:
         x = hadamard(x, side["transform"])
+    if side["choose"] == "fixed":
+        x = chosen.to_fixed(x)
     if side["fit"].startswith("clip"):
         x = clip_row(x, int(side["fit"][4:] or 96))
+    if side["choose"] == "unit":
+        encoded = chosen.encode(np.asarray(rows, F32), x)
+        assert chosen.least_margin > 1e-5, "two scores are within 1e-5: take another case"
+        return encoded
     if side["levels"] == "f16":
         return {"codes": to_f16(x).view(np.uint16), "scales": None, "offsets": None}
     if side["levels"] == "bf16":
@@ -315,6 +335,10 @@ def decode(encoded, side, head=0):
         offsets = np.repeat(encoded["offsets"].astype(F64), side["group"], axis=axis)
         x = scales * codes + offsets
     x = hadamard(x, side["transform"]) if side["transform"] else x
+    if side["choose"] != "none":
+        chosen = flagrot.Chooser(hadamard, encode_group, side, x.shape[1], head)
+        fixed = side["choose"] == "fixed"
+        x = chosen.restore(x, [chosen.fixed()] if fixed else encoded["choices"])
     return x + side["tables"]["mean"][head].astype(F64) if side["shift"] == "mean" else x
 
 
@@ -322,7 +346,8 @@ def decode(encoded, side, head=0):
 
 def _side(bits, group, axis, fit, levels, meta, rounding="nearest"):
     return {"bits": bits, "group": group, "axis": axis, "fit": fit, "levels": levels,
-            "meta": meta, "round": rounding, "transform": 0, "shift": "none", "tables": {}}
+            "meta": meta, "round": rounding, "transform": 0, "shift": "none", "choose": "none",
+            "choose_piece": 0, "score": "none", "tables": {}}
 
 
 def _copy(side):
@@ -340,6 +365,13 @@ def _preset(name):
     if name == "q4_0":
         side = _side(4, 32, "per_token", "signed_absmax", "symmetric", "f16", "nearest_up")
         return side, _copy(side), {"sink": 0, "recent": 0, "rows": "f16"}
+    if name in ("flagrot-kivi", "flagrot-auto"):
+        key = _side(2, 32, "per_channel" if name == "flagrot-kivi" else "per_token", "minmax",
+                    "affine", "e4m3")
+        key.update(choose="unit", score="attention", score_number=32,
+                   shift="mean" if name == "flagrot-auto" else "none")
+        value = _side(2, 32, "per_token", "minmax", "affine", "8bit")
+        return key, value, {"sink": 4, "recent": 128, "rows": "f16"}
     bits, axis = {"rtn": (4, "per_token"), "kivi": (2, "per_channel")}[name]
     key = _side(bits, 32, axis, "minmax", "affine", "8bit")
     value = _side(bits, 32, "per_token", "minmax", "affine", "8bit")
@@ -347,7 +379,12 @@ def _preset(name):
 
 
 def _set_stage(side, stage, word, head_dim):
-    if stage == "transform":
+    if stage in ("choose", "score"):
+        name, number = re.fullmatch(r"([a-z]+)(\d*)", word).groups()
+        side[stage] = name
+        if number:
+            side[stage + "_number"] = int(number)
+    elif stage == "transform":
         found = re.fullmatch(r"hadamard(\d*)", word)
         side["transform"] = (int(found.group(1) or 0) or hadamard_piece(head_dim)) if found else 0
     else:
@@ -377,6 +414,8 @@ def parse_spec(spec, head_dim_k, head_dim_v):
             sides = {"k": [key], "v": [value]}.get(letters[0], [key, value])
             for side in sides:
                 side[what] = int(number)
+    if key["choose"] != "none":
+        key["choose_piece"] = flagrot.piece_of(head_dim_k, key.get("choose_number", 32))
     return key, value, windows
 
 

@@ -8,6 +8,7 @@
 #                [num_kv_heads, quantized, head_dim]
 #     k_scales   f32 [num_kv_heads, k_groups]; k_groups = 0 where there is no metadata.  Within a
 #     k_offsets  head as kvl_read_codes orders them; x ~ scale * code + offset for every codec
+#     k_choices  u32 [num_kv_heads, k_choices], where a unit chooses its transforms
 #     v_codes, v_scales, v_offsets   likewise, of head_dim_v
 #     k_rows     f32 [num_samples, num_kv_heads, head_dim], the rows named by the line `samples`
 #     v_rows     f32 [num_samples, num_kv_heads, head_dim_v]
@@ -74,6 +75,22 @@ CASES = [
     ("e4m3",       "kivi:k2,v3,meta=e4m3,",                  3, 1,  64,  96, 32, 1, 0.0, 0),
     ("e4m3_sym",   "q8_0:b5,meta=e4m3,",                     2, 1,  64,  32, 32, 1, 0.0, 0),
     ("mean",       "rtn:k4,v3,shift=mean,",                  6, 2,  64,  96, 32, 1, 30.0, 0),
+    ("choose",     "flagrot-kivi:",                          4, 2,  64,  64, 64, 2, 0.0, 0),
+    ("choose_d128", "flagrot-kivi:k3,v4,",                   4, 1, 128,  64, 64, 1, 30.0, 0),
+    ("choose_d96", "flagrot-kivi:k2,v2,k.meta=f16,k.choose=unit64,",
+                                                             3, 1,  96,  64, 64, 1, 0.0, 0),
+    ("choose_d80", "flagrot-kivi:k4,v4,vg16,k.score=channel,",
+                                                             2, 1,  80,  80, 64, 1, 0.0, 0),
+    ("choose_d256", "flagrot-kivi:k2,v2,k.score=reconstruction,",
+                                                             2, 1, 256,  64, 32, 1, 0.0, 0),
+    ("choose_auto", "flagrot-auto:",                         4, 2,  64,  64, 32, 2, 30.0, 0),
+    ("choose_auto_d128", "flagrot-auto:k4,v4,k.meta=f16,k.score=attention16,",
+                                                             4, 1, 128,  64, 32, 1, 0.0, 0),
+    ("choose_auto_d80", "flagrot-auto:k3,v2,g16,k.score=channel,",
+                                                             3, 1,  80,  80, 32, 1, 0.0, 0),
+    ("choose_fixed", "flagrot-kivi:k.choose=fixed,",         4, 2, 128,  64, 32, 1, 0.0, 0),
+    ("choose_auto_fixed", "flagrot-auto:k.choose=fixed,k.meta=8bit,",
+                                                             4, 2,  96,  64, 32, 1, 0.0, 0),
     ("mean_had",   "kivi:k2,v4,shift=mean,k.transform=hadamard32,",
                                                              3, 1,  96,  64, 32, 1, 0.0, 0),
 ]
@@ -126,12 +143,29 @@ def make_table(letter, name, heads, shape):
     sizes = (list(shape) + [1])[:2]
     lcg = Lcg(fnv(f"{heads}.{sizes[0]}.{sizes[1]} 0.{letter}.{name}".encode("ascii")))
     bell = np.array([lcg.bell() for _ in range(heads * int(np.prod(shape)))], np.int64)
-    return (bell.reshape(heads, *shape) * 2.0**-12).astype(np.float32)
+    bell = bell.reshape(heads, *shape)
+    if name == "query_moment":
+        return (np.einsum("hij,hkj->hik", bell, bell) * 2.0**-30).astype(np.float32)
+    if name == "choice":
+        least = np.where(np.arange(shape[0]) < shape[0] - 1, 0, 2048)
+        return (bell > least).astype(np.float32)
+    x = (bell * 2.0**-12).astype(np.float32)
+    return x / np.float32(8) if name == "queries" else x + np.float32(4) if name == "query_lse" \
+        else x
 
 
 def add_tables(side, letter, heads, dim):
     if side["shift"] == "mean":
         side["tables"]["mean"] = make_table(letter, "mean", heads, [dim])
+    shapes = {}
+    if side["choose"] == "fixed":
+        shapes["choice"] = [dim // side["choose_piece"] + 1]
+    elif side["score"] == "attention":
+        shapes["queries"], shapes["query_lse"] = [side["score_number"], dim], [side["score_number"]]
+    elif side["score"] == "channel":
+        shapes["query_moment"] = [dim, dim]
+    for name, shape in shapes.items():
+        side["tables"][name] = make_table(letter, name, heads, shape)
 
 
 def pack(codes, bits):
@@ -145,6 +179,8 @@ def side_bytes(heads, bits):
     for name in ("scales", "offsets"):
         if heads[0][name] is not None:
             out += np.stack([h[name] for h in heads]).astype("<f4").tobytes()
+    if "choices" in heads[0]:
+        out += np.stack([h["choices"] for h in heads]).astype("<u4").tobytes()
     return out
 
 
@@ -174,6 +210,7 @@ def make(case):
         f"num_rows {n}", f"sink {sink}", f"quantized {quantized}", f"num_queries {queries}",
         f"k_bits {key['bits']}", f"v_bits {value['bits']}",
         f"k_groups {groups[0]}", f"v_groups {groups[1]}",
+        *([f"k_choices {k_heads[0]['choices'].size}"] if "choices" in k_heads[0] else []),
         f"num_samples {len(samples)}", "samples " + " ".join(map(str, samples)), "data", ""]
     text = "\n".join(lines).encode("ascii")
     return name, text + data + np.array([fnv(data)], "<u4").tobytes()
