@@ -214,6 +214,22 @@ local function derive_tables(c, parts)
     return tables, at
 end
 
+-- Adds what leads from a row to the numbers that are fitted, and the tables of all parts.
+local function add_bases(d, c, parts, config)
+    d.shift = parts.shift
+    d.tables, d.record_floats = derive_tables(c, parts)
+    d.is_plain = not parts.shift and not parts.transform      -- rows are stored as they come
+    -- Whether a row in its basis may have values that a sum of 256 must not meet.
+    d.clamps = parts.shift ~= nil or parts.transform ~= nil and config.rows == "bf16"
+    -- Where a table begins in the record of a head.
+    function d.table_at(name)
+        for _, one in ipairs(d.tables) do
+            if one.name == name then return one.at end
+        end
+        error("no table " .. name)
+    end
+end
+
 -- Returns the codec of side "k" or "v".  `parts[stage]` is the part of each stage that is not left
 -- out.
 function codec.derive(side, config, parts, isa)
@@ -255,19 +271,8 @@ function codec.derive(side, config, parts, isa)
         clips_row = parts.fit and parts.fit.clips_rows and clip_rank(c) or false,
         searches = parts.fit and parts.fit.searches or false,
         unit_rows = unit_rows(not raw and c.axis == "per_channel", c.group_size),
-        shift = parts.shift,
     }
-    d.tables, d.record_floats = derive_tables(c, parts)
-    d.is_plain = not parts.shift and not parts.transform      -- rows are stored as they come
-    -- Whether a row in its basis may have values that a sum of 256 must not meet.
-    d.clamps = parts.shift ~= nil or parts.transform ~= nil and config.rows == "bf16"
-    -- Where a table begins in the record of a head.
-    function d.table_at(name)
-        for _, one in ipairs(d.tables) do
-            if one.name == name then return one.at end
-        end
-        error("no table " .. name)
-    end
+    add_bases(d, c, parts, config)
     for i = 0, 15 do d.code[i + 1] = code_expr(planes, i) end
     for k = 0, 7 do d.pair[k + 1] = pair_expr(planes, k) end
     d.lane_numbers = number_list(isa.lanes)
