@@ -684,6 +684,27 @@ static void fill_lanes(uint32_t* x, unsigned n, uint32_t (*f)(unsigned))
     for (unsigned t = 0; t < n; ++t) x[t] = f(t);
 }
 
+static uint32_t lane_minus_7(unsigned t) { return t - 7; }
+
+// A conversion that takes the lanes of a wide register for those of a narrow one.
+Test(ptxsim, conversions_of_wider_registers, .init = open_90)
+{
+    uint32_t x[32];
+    const char* const bodies[] = {
+        "cvt.s64.s32 %d6, %d5;\nshr.u64 %d7, %d6, 32;\ncvt.u32.u64 %r6, %d7;\n"
+        "shr.s32 %r7, %r5, 31;\nsub.u32 %r6, %r6, %r7;\ncvt.u32.u64 %r9, %d6;\n"
+        "add.u32 %r9, %r9, %r6;\nst.global.u32 [%d3], %r9;",
+        "cvt.u64.u32 %d6, %d5;\ncvt.u32.u64 %r9, %d6;\nst.global.u32 [%d3], %r9;",
+    };
+    fill_lanes(x, 32, lane_minus_7);
+    for (size_t k = 0; k < sizeof bodies / sizeof bodies[0]; ++k) {
+        char body[1024];
+        snprintf(body, sizeof body, "sub.u32 %%r5, %%r1, 7;\ncvt.u64.u32 %%d5, %%r5;\n"
+                 "or.b64 %%d5, %%d5, 0x7700000000;\n%s", bodies[k]);
+        expect_lanes(body, x, 32);
+    }
+}
+
 static uint32_t if_odd(unsigned t) { return t & 1 ? 100 + t : 200 + t; }
 static uint32_t sum_below(unsigned t) { return t * (t + 1) / 2; }
 static uint32_t twice_called(unsigned t) { return t < 10 ? 4 * t : t; }

@@ -125,9 +125,15 @@ static void run_cvt(warp* w, const insn* i, uint32_t mask)
     }
 }
 
-// Integer to integer without saturation: most of cvt.
+// Integer to integer without saturation: most of cvt.  A register may be wider than its type.
+static bool is_wider(const insn* i, uint8_t to, uint8_t from)
+{
+    return i->o[0].width != to || i->o[1].width != from;
+}
+
 static void cvt_u64_u32(warp* w, const insn* i, uint32_t mask)
 {
+    if (is_wider(i, 8, 4)) { run_cvt(w, i, mask); return; }
     const lane32* a = reg32(w, &i->o[1]);
     uint64_t r[32];
     EACH_LANE r[l] = a[l];
@@ -136,6 +142,7 @@ static void cvt_u64_u32(warp* w, const insn* i, uint32_t mask)
 
 static void cvt_s64_s32(warp* w, const insn* i, uint32_t mask)
 {
+    if (is_wider(i, 8, 4)) { run_cvt(w, i, mask); return; }
     const lane32* a = reg32(w, &i->o[1]);
     uint64_t r[32];
     EACH_LANE r[l] = (uint64_t)(int64_t)(int32_t)a[l];
@@ -144,6 +151,7 @@ static void cvt_s64_s32(warp* w, const insn* i, uint32_t mask)
 
 static void cvt_u32_u64(warp* w, const insn* i, uint32_t mask)
 {
+    if (is_wider(i, 4, 8)) { run_cvt(w, i, mask); return; }
     const lane64* a = reg64(w, &i->o[1]);
     uint32_t r[32];
     EACH_LANE r[l] = (uint32_t)a[l];
@@ -152,6 +160,7 @@ static void cvt_u32_u64(warp* w, const insn* i, uint32_t mask)
 
 static void cvt_f32_f16(warp* w, const insn* i, uint32_t mask)
 {
+    if (is_wider(i, 4, 4)) { run_cvt(w, i, mask); return; }
     const lane32* a = reg32(w, &i->o[1]);
     uint32_t r[32];
     EACH_LANE {
