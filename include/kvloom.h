@@ -185,6 +185,26 @@
 // opened when something has to be compiled: from LD_LIBRARY_PATH, a toolkit (CUDA_PATH, CUDA_HOME,
 // /usr/local/cuda), the system's folders, or the wheel nvidia-cuda-nvrtc of a Python environment.
 //
+// Rows k, v, q, o and lse are memory of the device; what kvl_read_codes fills is the host's.  A
+// call does its work on the stream of its desc and returns at once: KVL_OK means that the work is
+// in the stream.  What a cache does is in the order of its calls, whatever their streams; calls
+// without a desc use the stream of the call before.  Rows and queries must be finite, which kernels
+// do not refuse: a row that is not is kept as the nearest finite one, and kvl_cache_check says so.
+// A sequence has at most 2^31 - 1 rows there.
+//
+// Graphs.  After kvl_prepare, kvl_append and kvl_attend can be called on a stream that is being
+// captured.  They then only record their kernels, and change no count; nothing else may be called
+// on the cache meanwhile.  Before each launch of the graph, every append in it is announced by the
+// same desc with replay = 1 (k and v are not read) on the stream of the launch:
+//
+//     cuStreamBeginCapture(stream, ...);
+//     kvl_append(cache, &a);  kvl_attend(cache, &t);          // of each layer
+//     cuStreamEndCapture(stream, &graph);  ...
+//     a.replay = 1;
+//     for (each token) { kvl_append(cache, &a);  cuGraphLaunch(exec, stream); }
+//
+// A captured query without q_positions is the newest row at each launch.
+//
 // THE KERNEL CACHE
 //
 // Compiled kernels are kept in context_desc.cache_dir; NULL means KVLOOM_CACHE_DIR, else
@@ -263,6 +283,14 @@ typedef struct kvl_allocator {
     void*  user;
 } kvl_allocator;
 
+// Memory of a device, in the order of a stream (a CUstream).  Both functions or neither.  alloc
+// returns an address that is a multiple of 256, or 0.
+typedef struct kvl_device_allocator {
+    uint64_t (*alloc)(size_t bytes, void* stream, void* user);
+    void     (*free)(uint64_t address, size_t bytes, void* stream, void* user);
+    void*    user;
+} kvl_device_allocator;
+
 typedef enum kvl_log_level { KVL_LOG_ERROR, KVL_LOG_WARNING, KVL_LOG_INFO } kvl_log_level;
 
 // message is borrowed until the call returns; called from any thread that uses the context.
@@ -294,6 +322,7 @@ typedef struct kvl_context_desc {
     int           exact;             // 1: attention in float32 throughout; 0: integer dot products
                                      // where kernels have them, within 1e-3 of float32
     kvl_allocator allocator;         // zero: malloc and free
+    kvl_device_allocator device_allocator;   // zero: the driver's own
     kvl_log       log;               // zero: silent
     uint32_t      end;               // must be 0: catches a desc that was not zeroed
 } kvl_context_desc;
@@ -447,6 +476,8 @@ typedef struct kvl_append_desc {
     const int32_t* num_rows;    // [num_seqs] new rows of each sequence, 0 allowed; NULL: one each
     kvl_const_rows k;           // [sum of num_rows, num_kv_heads, head_dim], sequence by sequence
     kvl_const_rows v;           // [sum of num_rows, num_kv_heads, head_dim_v]
+    void*          stream;      // of KVL_TARGET_CUDA: a CUstream; NULL: the default stream
+    int            replay;      // 1: a captured append is about to be launched again; see CUDA
     uint32_t       end;         // must be 0
 } kvl_append_desc;
 
@@ -470,6 +501,7 @@ typedef struct kvl_attend_desc {
     kvl_const_rows q;             // [sum of q_lens, num_q_heads, head_dim]
     kvl_rows       o;             // [sum of q_lens, num_q_heads, head_dim_v]
     float*         lse;           // [sum of q_lens, num_q_heads], natural log; may be NULL
+    void*          stream;        // of KVL_TARGET_CUDA: a CUstream; NULL: the default stream
     uint32_t       end;           // must be 0
 } kvl_attend_desc;
 
@@ -745,6 +777,25 @@ KVL_API kvl_status kvl_calibration_derive(kvl_calibration* calibration,
 KVL_API const float* kvl_calibration_table(const kvl_calibration* calibration, int layer,
                                            int is_value, const char* name, int64_t* num);
 
+// ON A DEVICE
+
+typedef struct kvl_prepare_desc {
+    int      num_seqs;          // sequences at a time
+    int64_t  num_rows;          // rows of each, in every layer
+    uint32_t end;               // must be 0
+} kvl_prepare_desc;
+
+// Makes pages ready for num_seqs sequences of num_rows rows.  Appends and attends of sequences that
+// are created afterwards take no memory up to there, and can be captured into a graph; see CUDA.
+// Call it again for more.
+// - errors: KVL_BAD_ARGUMENT, KVL_NO_MEMORY, KVL_UNSUPPORTED (the cache is not of target cuda).
+KVL_API kvl_status kvl_prepare(kvl_cache* cache, const kvl_prepare_desc* desc);
+
+// Waits for what the cache has on its stream, and says what kernels found: KVL_BAD_ARGUMENT if rows
+// that were appended since the last check were not finite, KVL_DEVICE after an error of a kernel.
+// On targets without a device there is nothing to check.
+KVL_API kvl_status kvl_cache_check(kvl_cache* cache);
+
 // MEMORY AND DESCRIPTION
 
 typedef struct kvl_stats {
@@ -843,6 +894,7 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_kernels.h"
 #include "kvl_context.h"
 #include "kvl_plan.h"
+#include "kvl_device_memory.h"
 #include "kvl_store.h"
 #include "kvl_ops.h"
 #include "kvl_rope.h"
@@ -851,6 +903,7 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_tensors.h"
 #include "kvl_calibration.h"
 #include "kvl_derive.h"
+#include "kvl_device.h"
 #include "kvl_sequence.h"
 #include "kvl_file.h"
 #include "kvl_describe.h"

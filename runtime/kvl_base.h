@@ -54,6 +54,7 @@ typedef struct kvl__nvrtc    kvl__nvrtc;    // kvl_nvrtc.h
 struct kvl_context {
     kvl_target      target;
     kvl_allocator   allocator;
+    kvl_device_allocator device_allocator;
     kvl_log         log;
     int             broken;              // creation failed: only message and destroy are allowed
     pid_t           pid;                 // of the process that made it

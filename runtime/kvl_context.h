@@ -173,6 +173,8 @@ KVL__FN kvl_status kvl__context_check(kvl_context* ctx, const kvl_context_desc* 
                  (unsigned)desc->end);
     KVL__REQUIRE(ctx, !desc->allocator.alloc == !desc->allocator.free, KVL_BAD_ARGUMENT,
                  "allocator: alloc and free must be both set or both NULL");
+    KVL__REQUIRE(ctx, !desc->device_allocator.alloc == !desc->device_allocator.free,
+                 KVL_BAD_ARGUMENT, "device_allocator: alloc and free must be both set or NULL");
     KVL__REQUIRE(ctx, desc->target >= KVL_TARGET_AUTO && desc->target <= KVL_TARGET_CUDA,
                  KVL_BAD_ARGUMENT, "target = %d: must be a kvl_target", (int)desc->target);
     KVL__REQUIRE(ctx, desc->num_threads >= 0 && desc->num_threads <= KVL__MAX_THREADS,
@@ -192,6 +194,7 @@ KVL__FN kvl_status kvl__context_fill(kvl_context* ctx, const kvl_context_desc* d
     const kvl__environment env = kvl__read_environment();
     const int own_isa = desc->isa && desc->isa[0];
     ctx->target = desc->target;
+    ctx->device_allocator = desc->device_allocator;
     ctx->exact = desc->exact;
     ctx->log = desc->log;
     ctx->folder_max_bytes = desc->cache_max_bytes ? desc->cache_max_bytes

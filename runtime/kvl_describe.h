@@ -3,6 +3,7 @@
 #ifndef KVL_DESCRIBE_H
 #define KVL_DESCRIBE_H
 
+#include "kvl_device.h"
 #include "kvl_ops.h"
 
 // STATISTICS
@@ -40,7 +41,7 @@ KVL__PUBLIC kvl_status kvl_cache_stats(const kvl_cache* cache, kvl_stats* out)
 // Bytes of one sequence of num_rows rows in every layer.
 KVL__FN uint64_t kvl__estimate_seq(const kvl_cache* cache, int64_t num_rows)
 {
-    uint64_t bytes = kvl__seq_bytes(cache);
+    uint64_t bytes = kvl__seq_bytes(cache) + kvl__records_of_seq_bytes(cache);
     for (int i = 0; i < cache->num_layers; ++i) {
         const kvl__layer* l = &cache->layers[i];
         if (!l->active) continue;
@@ -50,7 +51,8 @@ KVL__FN uint64_t kvl__estimate_seq(const kvl_cache* cache, int64_t num_rows)
                                                     l->desc.window_len, l->release_slack);
         const int64_t gone = released / l->config.page_size;
         bytes += l->window_bytes + (uint64_t)(pages - gone) * kvl__page_alloc_bytes(l);
-        bytes += kvl__table_bytes(kvl__table_entries(pages - gone));
+        const int64_t entries = kvl__table_entries(pages - gone);
+        bytes += kvl__table_bytes(entries) + kvl__device_table_bytes(cache, entries);
     }
     return bytes;
 }
@@ -66,6 +68,10 @@ KVL__FN kvl_status kvl__estimate_cache(kvl_cache* cache, const kvl_cache_desc* d
     *bytes += kvl__scratch_sizes(cache, kvl_context_threads(cache->ctx));
     *bytes += (uint64_t)kvl__slots_for(num_seqs) * sizeof *cache->slots;
     *bytes += (uint64_t)num_seqs * kvl__estimate_seq(cache, num_rows);
+    if (!kvl__on_device(cache)) return KVL_OK;
+    for (int i = 0; i < cache->num_layers; ++i)
+        *bytes += kvl__device_records_bytes(&cache->layers[i]) + cache->layers[i].head_bytes;
+    *bytes += kvl__device_workspace_bytes(cache) + KVL__FAULTS_BYTES;
     return KVL_OK;
 }
 

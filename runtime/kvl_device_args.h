@@ -15,7 +15,7 @@
 //   v_encode_rows   units, num_kv_heads, num_seqs            kvl__device_append
 //   advance_rows    1                                        kvl__device_append
 //   prepare_query   num_q_heads, num_queries                 kvl__device_attend
-//   attend_splits   max_splits + 1, num_kv_heads, num_queries  kvl__device_attend
+//   attend_splits   parts, num_kv_heads, num_queries         kvl__device_attend
 //   merge_splits    num_q_heads, num_queries                 kvl__device_attend
 //   k_restore_rows  rows, num_kv_heads                       kvl__device_restore
 //   v_restore_rows  rows, num_kv_heads                       kvl__device_restore
@@ -68,7 +68,7 @@ typedef struct kvl__device_append {
     kvl__device_windows windows;
     kvl__device_rows    side[2];           // keys, values
     uint64_t            faults;            // uint32_t*
-    uint64_t            tables[2];         // const float*; [num_kv_heads, table_floats]
+    uint64_t            tables[2];         // const float*, records [num_kv_heads, table_floats]
     int32_t             table_floats[2];
     int32_t             num_seqs, pad;
     kvl__device_item    items[KVL__BATCH];
@@ -78,23 +78,28 @@ typedef struct kvl__device_append {
 typedef struct kvl__device_query {
     uint64_t seq;
     int64_t  position;                     // < 0: rows of the sequence + position
+    int64_t  begin, end;                   // of what it sees by its position, rows of [begin, end)
+    int32_t  row, pad;                     // in the caller's q, o and lse
 } kvl__device_query;
 
-// Splits: a sequence's visible pages are divided into at most max_splits parts of whole pages, of
-// at least split_rows rows; one part more holds sink and tail.
+// Splits: the pages that a query sees are divided into at most max_splits parts of whole pages, of
+// at least split_rows rows.  A launch has room for `parts` parts, the last of which is the windows.
 typedef struct kvl__device_attend {
     kvl__device_windows windows;
     kvl__device_rows    q, o;
-    uint64_t            lse;               // float* [num_queries, num_q_heads], or 0
+    uint64_t            lse;               // float* [rows, num_q_heads], or 0
     uint64_t            prepared;          // float* [num_queries, num_q_heads, query_floats]
+    uint64_t            bias;              // float* [num_queries, num_q_heads], of pages' scores
     uint64_t            o_part;            // float* [num_queries, num_q_heads, parts, dim]
     uint64_t            lse_part;          // float* [num_queries, num_q_heads, parts]
     uint64_t            tables[2];
     int32_t             table_floats[2];
+    uint64_t            sink_logits;       // const float* [num_q_heads], or 0
+    uint64_t            slopes;            // const float* [num_q_heads], ALiBi's, or 0
     float               softmax_scale, soft_cap;
-    int32_t             window_len, split_rows, max_splits, parts;  // parts: max_splits + 1
-    int32_t             num_queries, first_row;    // of the caller's rows
-    int32_t             query_floats, pad;         // copies of a query [., head_dim_k]: plain, basis
+    int32_t             window_len, split_rows, max_splits, parts;
+    int32_t             num_queries;
+    int32_t             query_floats;      // copies of a query [., head_dim_k]: plain, basis
     kvl__device_query   queries[KVL__BATCH];
 } kvl__device_attend;
 
@@ -104,8 +109,9 @@ typedef struct kvl__device_restore {
     kvl__device_windows windows;
     kvl__device_rows    rows;              // data 0: not asked
     uint64_t            seq;
-    uint64_t            tables;
-    int32_t             table_floats, only_head;    // only_head < 0: all of grid y
+    uint64_t            tables[2];
+    int32_t             table_floats[2];
+    int32_t             only_head, pad;    // only_head < 0: all of grid y
     int64_t             first;
     uint64_t            codes, scales, offsets;     // uint16_t*, float*, float*; 0: not asked
 } kvl__device_restore;

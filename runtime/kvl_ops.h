@@ -35,16 +35,20 @@ KVL__FN void kvl__add_side_field(kvl__config_text* t, int* at, char side, const 
     kvl__add_field(t, to, text, value);
 }
 
-// What decides a program's text, as fields for the generator.
-KVL__FN void kvl__config_to_text(const kvl_context* ctx, const kvl__config* c, kvl__config_text* t)
+// What decides a program's text, as fields for the generator.  kernel: of target cuda; NULL: all of
+// the host's.
+KVL__FN void kvl__config_to_text(const kvl_context* ctx, const kvl__config* c, const char* kernel,
+                                 kvl__config_text* t)
 {
     int at = 0;
     memset(t, 0, sizeof *t);
-    kvl__add_field(t, "isa", ctx->isa, 0);
+    if (kernel) kvl__append_text(t->name, sizeof t->name, "%s-", kernel);
+    kvl__add_field(t, kernel ? "target" : "isa", kernel ? "cuda" : ctx->isa, 0);
     kvl__add_field(t, "num_heads", NULL, c->num_heads);
     kvl__add_field(t, "page_size", NULL, c->page_size);
     kvl__add_field(t, "rows", c->side[0].rows ? "bf16" : "f16", 0);
-    kvl__add_field(t, "math", ctx->exact ? "f32" : "int8", 0);
+    if (kernel) kvl__add_field(t, "kernel", kernel, 0);
+    else kvl__add_field(t, "math", ctx->exact ? "f32" : "int8", 0);
     for (int side = 0; side < 2; ++side) {
         const kvl__codec* s = &c->side[side];
         const char letter = side ? 'v' : 'k';
@@ -60,9 +64,29 @@ KVL__FN void kvl__config_to_text(const kvl_context* ctx, const kvl__config* c, k
                          s->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL ? 'c' : 't',
                          s->group_size, s->head_dim);
     }
-    kvl__append_text(t->name, sizeof t->name, "h%d-p%d-%s%s", c->num_heads, c->page_size, ctx->isa,
-                     ctx->exact ? "-exact" : "");
+    kvl__append_text(t->name, sizeof t->name, "h%d-p%d", c->num_heads, c->page_size);
+    if (!kernel)
+        kvl__append_text(t->name, sizeof t->name, "-%s%s", ctx->isa, ctx->exact ? "-exact" : "");
 }
+
+// Operations on a device: kvl_device.h.
+typedef struct kvl__append_job  kvl__append_job;
+typedef struct kvl__attend_job  kvl__attend_job;
+typedef struct kvl__restore_job kvl__restore_job;
+KVL__FN kvl_status kvl__device_layer_kernels(kvl_context* ctx, kvl__layer* l);
+KVL__FN kvl_status kvl__device_cache_build(kvl_cache* cache);
+KVL__FN void       kvl__device_cache_free(kvl_cache* cache);
+KVL__FN kvl_status kvl__device_begin(kvl_cache* cache, void* handle, int* captured);
+KVL__FN kvl_status kvl__device_end(kvl_cache* cache);
+KVL__FN void       kvl__device_append_rows(kvl__append_job* job);
+KVL__FN kvl_status kvl__device_capture_append(kvl__append_job* job, int64_t num_rows);
+KVL__FN void       kvl__device_attend_wave(kvl__attend_job* job);
+KVL__FN void       kvl__device_attend_add(kvl__attend_job* job, const kvl__query* query);
+KVL__FN kvl_status kvl__device_restore_side(kvl_cache* cache, const kvl__restore_job* job);
+KVL__FN void       kvl__device_restore_tail(kvl_cache* cache, const kvl__layer* l,
+                                            const kvl__seq_layer* s, int64_t row, int64_t num);
+KVL__FN kvl_status kvl__device_read_codes(kvl_cache* cache, const kvl__restore_job* job, int head,
+                                          kvl_codes* out);
 
 // A generated program for the layer.  The layer is unchanged after a failure.
 KVL__FN kvl_status kvl__layer_generate(kvl_context* ctx, kvl__layer* l)
@@ -71,7 +95,7 @@ KVL__FN kvl_status kvl__layer_generate(kvl_context* ctx, kvl__layer* l)
     const char* from = NULL;
     kvl__config_text* t = (kvl__config_text*)kvl__alloc(ctx, sizeof *t);
     KVL__REQUIRE(ctx, t, KVL_NO_MEMORY, "%zu bytes for a configuration", sizeof *t);
-    kvl__config_to_text(ctx, &l->config, t);
+    kvl__config_to_text(ctx, &l->config, NULL, t);
     const kvl_status status =
         kvl__program_get(ctx, t->name, t->fields, t->num_fields, &program, &from);
     kvl__free(ctx, t, sizeof *t);
@@ -94,6 +118,7 @@ KVL__FN kvl_status kvl__layer_kernels(kvl_context* ctx, kvl__layer* l)
     l->program = kvl__ref_program(&l->config);
     l->from = "reference";
     if (ctx->target == KVL_TARGET_REFERENCE) return KVL_OK;
+    if (ctx->target == KVL_TARGET_CUDA) return kvl__device_layer_kernels(ctx, l);
     const kvl_status status = kvl__layer_generate(ctx, l);
     if (status == KVL_OK || status == KVL_NO_MEMORY) return status;
     if (ctx->target == KVL_TARGET_HOST) return status;
@@ -160,6 +185,7 @@ KVL__FN kvl_status kvl__layers_kernels(kvl_cache* cache)
                 memcmp(&cache->layers[j].config, &l->config, sizeof l->config) == 0) same = j;
         if (same >= 0) {
             l->program = cache->layers[same].program;
+            l->kernels = cache->layers[same].kernels;
             l->generated = cache->layers[same].generated;
             l->from = cache->layers[same].from;
             memcpy(l->why, cache->layers[same].why, sizeof l->why);
@@ -176,6 +202,7 @@ KVL__PUBLIC void kvl_cache_free(kvl_cache* cache)
     kvl_context* ctx = cache->ctx;
     for (int i = 0; i < cache->capacity; ++i)
         if (cache->slots[i]) kvl__seq_release(cache, cache->slots[i]);
+    if (kvl__on_device(cache)) kvl__device_cache_free(cache);
     kvl__cache_release(cache, cache->slots, (uint64_t)cache->capacity * sizeof *cache->slots);
     kvl__cache_release(cache, cache->scratch, cache->scratch_bytes);
     for (int i = 0; i < cache->num_layers; ++i) {
@@ -218,10 +245,14 @@ KVL__FN kvl_status kvl__cache_build(kvl_cache* cache, const kvl_cache_desc* desc
         KVL__TRY(kvl__layer_records(cache, &cache->layers[i], desc->calibration));
     }
     KVL__TRY(kvl__layers_kernels(cache));
+    KVL__REQUIRE(cache->ctx, cache->ctx->target != KVL_TARGET_CUDA || cache->ctx->gpu,
+                 KVL_NO_DRIVER, "arch = sm_%d: the kernels are made; a cache needs the device",
+                 cache->ctx->sm);
     cache->scratch_bytes = kvl__scratch_sizes(cache, kvl_context_threads(cache->ctx));
     cache->scratch = (unsigned char*)kvl__cache_alloc(cache, cache->scratch_bytes);
     if (!cache->scratch) return KVL_NO_MEMORY;
     kvl__scratch_lay_out(cache);
+    if (kvl__on_device(cache)) KVL__TRY(kvl__device_cache_build(cache));
     return kvl__slots_grow(cache, 1) ? KVL_OK : KVL_NO_MEMORY;
 }
 
@@ -232,8 +263,6 @@ KVL__PUBLIC kvl_status kvl_cache_create(kvl_context* ctx, const kvl_cache_desc* 
     KVL__TRY(kvl__check_context(ctx));
     KVL__REQUIRE(ctx, out, KVL_BAD_ARGUMENT, "out = NULL: must be given");
     KVL__TRY(kvl__check_cache_desc(ctx, desc));
-    KVL__REQUIRE(ctx, ctx->target != KVL_TARGET_CUDA, KVL_UNSUPPORTED,
-                 "target = cuda: caches on a device are not part of this version");
     kvl_cache* cache = (kvl_cache*)kvl__alloc_zeroed(ctx, sizeof *cache);
     KVL__REQUIRE(ctx, cache, KVL_NO_MEMORY, "the allocator has no %zu bytes", sizeof *cache);
     cache->ctx = ctx;
@@ -404,7 +433,7 @@ typedef struct kvl__append_seq {
     kvl__change     change;
 } kvl__append_seq;
 
-typedef struct kvl__append_job {
+struct kvl__append_job {
     kvl_cache*       cache;
     const kvl__layer* l;
     kvl__append_seq* seqs;
@@ -412,7 +441,9 @@ typedef struct kvl__append_job {
     kvl__view        side[2];
     int64_t          bad;                  // atomic: 1 + the first place that is not finite, or 0
     int              saturated;            // atomic
-} kvl__append_job;
+    int              captured;             // into a graph: nothing runs
+    int              replay;               // nothing is launched
+};
 
 // The greatest magnitude of a row as bits, which order as magnitudes do: a loop without branches.
 KVL__FN uint32_t kvl__row_most(const unsigned char* row, kvl_type type, int dim)
@@ -678,8 +709,10 @@ KVL__FN kvl_status kvl__append_check(kvl__append_job* job, const kvl_append_desc
     kvl_context* ctx = job->cache->ctx;
     KVL__TRY(kvl__append_seqs(job, d, num_rows));
     if (*num_rows == 0) return KVL_OK;
+    if (job->replay) return KVL_OK;
     KVL__TRY(kvl__view_of(ctx, "k", &d->k, c->num_kv_heads, c->side[0].head_dim, &job->side[0]));
     KVL__TRY(kvl__view_of(ctx, "v", &d->v, c->num_kv_heads, c->side[1].head_dim, &job->side[1]));
+    if (ctx->gpu) return KVL_OK;                        // kernels note what is not finite
     kvl__append_each(job, *num_rows, kvl__append_check_item);
     return job->bad ? kvl__append_bad_row(job) : KVL_OK;
 }
@@ -688,7 +721,8 @@ KVL__FN kvl_status kvl__append_check(kvl__append_job* job, const kvl_append_desc
 KVL__FN void kvl__append_rows(kvl__append_job* job, int64_t num_rows)
 {
     kvl_context* ctx = job->cache->ctx;
-    kvl__append_each(job, num_rows, kvl__append_item);
+    if (!ctx->gpu) kvl__append_each(job, num_rows, kvl__append_item);
+    else if (!job->replay) kvl__device_append_rows(job);
     for (int i = 0; i < job->num_seqs; ++i) {
         kvl__append_seq* a = &job->seqs[i];
         a->s->now = kvl__grown(&job->l->config, &a->s->now, a->num_rows, job->l->keep_rows);
@@ -704,10 +738,11 @@ KVL__FN kvl_status kvl__append_checked(kvl__append_job* job, const kvl_append_de
     int64_t num_rows;
     KVL__TRY(kvl__append_check(job, d, &num_rows));
     if (num_rows == 0) return KVL_OK;
+    if (job->captured) return kvl__device_capture_append(job, num_rows);
     KVL__TRY(kvl__append_reserve(job, 0));
     kvl__append_rows(job, num_rows);
     kvl__append_release(job);
-    return KVL_OK;
+    return kvl__device_end(job->cache);
 }
 
 KVL__FN kvl_status kvl__check_append_desc(const kvl_cache* cache, const kvl_append_desc* d,
@@ -717,6 +752,8 @@ KVL__FN kvl_status kvl__check_append_desc(const kvl_cache* cache, const kvl_appe
     KVL__REQUIRE(cache->ctx, d, KVL_BAD_ARGUMENT, "kvl_append_desc = NULL: must be given");
     KVL__REQUIRE(cache->ctx, d->end == 0, KVL_BAD_ARGUMENT,
                  "kvl_append_desc.end = %u: must be 0: zero the whole desc first", d->end);
+    KVL__REQUIRE(cache->ctx, d->replay == 0 || (d->replay == 1 && kvl__on_device(cache)),
+                 KVL_BAD_ARGUMENT, "replay = %d: must be 0, or 1 on target cuda", d->replay);
     KVL__TRY(kvl__need_layer(cache, d->layer, l));
     return kvl__check_batch(cache, d->num_seqs, d->seqs);
 }
@@ -729,8 +766,10 @@ KVL__FN kvl_status kvl__append_run(kvl__append_job* job, kvl_cache* cache,
     kvl__append_seq few[8];
     const size_t bytes = (size_t)d->num_seqs * sizeof few[0];
     job->cache = cache;
+    job->replay = d->replay;
     job->num_seqs = d->num_seqs;
     job->seqs = few;
+    if (kvl__on_device(cache)) KVL__TRY(kvl__device_begin(cache, d->stream, &job->captured));
     if (d->num_seqs > 8) {
         job->seqs = (kvl__append_seq*)kvl__alloc(cache->ctx, bytes);
         KVL__REQUIRE(cache->ctx, job->seqs, KVL_NO_MEMORY, "the allocator has no %zu bytes", bytes);
@@ -750,14 +789,17 @@ KVL__PUBLIC kvl_status kvl_append(kvl_cache* cache, const kvl_append_desc* d)
 
 // ATTEND
 
-typedef struct kvl__attend_job {
+struct kvl__attend_job {
     kvl_cache*        cache;
     const kvl__layer* l;
     kvl__view         q, o;
     float*            lse;
     int               partial;
     int64_t           num_queries, num_items, rows_read;     // of the wave
-} kvl__attend_job;
+    int64_t           max_parts;                             // of the wave, on a device
+    int               captured;                              // into a graph: nothing runs
+    int               absolute;                              // the caller gave positions
+};
 
 KVL__FN void kvl__attend_args_of(const kvl__attend_job* job, const kvl__query* query, int head,
                                  int part, kvl__attend_args* a)
@@ -920,6 +962,10 @@ KVL__FN void kvl__attend_item(void* arg, int64_t item, int thread)
 KVL__FN void kvl__attend_wave(kvl__attend_job* job)
 {
     const int64_t heads = job->l->config.num_kv_heads, items = job->num_items;
+    if (kvl__on_device(job->cache)) {
+        kvl__device_attend_wave(job);
+        return;
+    }
     if (job->num_queries == 0) return;
     memset(job->cache->done, 0, (size_t)(job->num_queries * heads) * sizeof(int32_t));
     if (job->rows_read * heads < 64)
@@ -935,6 +981,17 @@ KVL__FN void kvl__attend_add(kvl__attend_job* job, const kvl__seq_layer* s, int6
                              int64_t begin, int64_t end, int64_t row)
 {
     kvl_cache* cache = job->cache;
+    if (kvl__on_device(cache)) {
+        kvl__query query;
+        memset(&query, 0, sizeof query);
+        query.s = s;
+        query.row = row;
+        query.position = position;
+        query.begin = begin;
+        query.end = end;
+        kvl__device_attend_add(job, &query);
+        return;
+    }
     const int64_t window = job->l->desc.window_len;
     end = kvl__min_i64(end, position + 1);
     if (window) begin = kvl__max_i64(begin, position + 1 - window);
@@ -1066,6 +1123,9 @@ KVL__FN kvl_status kvl__attend_job_of(kvl_cache* cache, const kvl_attend_desc* d
     job->cache = cache;
     job->lse = d->lse;
     job->partial = d->partial;
+    job->max_parts = 1;
+    job->absolute = d->q_positions != NULL;
+    if (kvl__on_device(cache)) return KVL_OK;
     return kvl__check_queries(job, num_rows, q_heads);
 }
 
@@ -1078,20 +1138,21 @@ KVL__PUBLIC kvl_status kvl_attend(kvl_cache* cache, const kvl_attend_desc* d)
     KVL__TRY(kvl__check_attend_seqs(cache, d, &num_rows));
     if (num_rows == 0) return KVL_OK;
     KVL__TRY(kvl__attend_job_of(cache, d, num_rows, &job));
+    if (kvl__on_device(cache)) KVL__TRY(kvl__device_begin(cache, d->stream, &job.captured));
     kvl__attend_all(&job, d);
-    return KVL_OK;
+    return kvl__device_end(cache);
 }
 
 // READING BACK
 
-typedef struct kvl__restore_job {
+struct kvl__restore_job {
     const kvl_cache*     cache;
     const kvl__layer*    l;
     const kvl__seq_layer* s;
     kvl__view            out;
     int                  side;
     int64_t              first, num;
-} kvl__restore_job;
+};
 
 // Rows [row, row + num) after the sink, of one page.
 KVL__FN void kvl__decode_side(const kvl__layer* l, const kvl__seq_layer* s, int side, int head,
@@ -1176,8 +1237,11 @@ KVL__PUBLIC kvl_status kvl_restore(kvl_cache* cache, int layer, kvl_seq handle, 
         KVL__TRY(kvl__view_of(cache->ctx, side ? "v" : "k", &out, jobs[0].l->config.num_kv_heads,
                               jobs[0].l->config.side[side].head_dim, &jobs[side].out));
     }
-    for (int side = 0; side < 2; ++side)
-        if (jobs[side].out.data) kvl__parallel(cache->ctx, num, kvl__restore_item, &jobs[side]);
+    for (int side = 0; side < 2; ++side) {
+        if (!jobs[side].out.data) continue;
+        if (kvl__on_device(cache)) KVL__TRY(kvl__device_restore_side(cache, &jobs[side]));
+        else kvl__parallel(cache->ctx, num, kvl__restore_item, &jobs[side]);
+    }
     return KVL_OK;
 }
 
@@ -1237,6 +1301,7 @@ KVL__PUBLIC kvl_status kvl_read_codes(kvl_cache* cache, int layer, kvl_seq handl
                  (long long)num);
     out->num_groups = (int)groups;
     out->num_choices = c->words[KVL__STAGE_CHOOSE] == KVL__CHOOSE_NONE ? 0 : (int)(num / unit);
+    if (kvl__on_device(cache)) return kvl__device_read_codes(cache, &job, kv_head, out);
     kvl__read_all_codes(&job, kv_head, out);
     return KVL_OK;
 }

@@ -24,9 +24,13 @@ KVL__PUBLIC kvl_status kvl_seq_fork(kvl_cache* cache, kvl_seq handle, kvl_seq* o
 // TRUNCATE
 
 // The rows [row, row + num) of the pages, of one group along tokens, become the tail's first ones.
-KVL__FN void kvl__restore_tail(const kvl__layer* l, const kvl__seq_layer* s, int64_t row,
-                               int64_t num)
+KVL__FN void kvl__restore_tail(kvl_cache* cache, const kvl__layer* l, const kvl__seq_layer* s,
+                               int64_t row, int64_t num)
 {
+    if (kvl__on_device(cache)) {
+        kvl__device_restore_tail(cache, l, s, row, num);
+        return;
+    }
     for (int head = 0; head < l->config.num_kv_heads; ++head) {
         const kvl__windows w = kvl__windows_of(l, s, head);
         for (int side = 0; side < 2; ++side) {
@@ -76,10 +80,12 @@ KVL__FN void kvl__cut_layer(kvl_cache* cache, const kvl__layer* l, kvl__seq_laye
     const kvl__change change = kvl__change_of_cut(cut);
     const int64_t stay = cut->to.quantized;
     const int64_t tail_len = cut->to.rows - kvl__min_i64(cut->to.rows, l->config.sink_len) - stay;
-    if (cut->restored > 0) kvl__restore_tail(l, s, stay, cut->restored);
-    if (cut->returned > 0) kvl__return_history(l, s, cut->returned, tail_len);
+    if (cut->restored > 0) kvl__restore_tail(cache, l, s, stay, cut->restored);
+    if (cut->returned > 0 && !kvl__on_device(cache))
+        kvl__return_history(l, s, cut->returned, tail_len);
     kvl__pages_keep(cache, l, s, &change);
     s->now = cut->to;
+    kvl__record_update(cache, s, 1);
     KVL_ASSERT(kvl__seq_layer_holds(l, s));
 }
 
@@ -154,7 +160,7 @@ KVL__PUBLIC kvl_status kvl_truncate(kvl_cache* cache, kvl_seq handle, int64_t nu
         if (status != KVL_OK) kvl__pages_drop(cache, l, &seq->layers[i], &change);
         else kvl__cut_layer(cache, l, &seq->layers[i], &cut);
     }
-    return status;
+    return status != KVL_OK ? status : kvl__device_end(cache);
 }
 
 // DROP
@@ -195,9 +201,10 @@ KVL__PUBLIC kvl_status kvl_drop_oldest(kvl_cache* cache, kvl_seq handle, int64_t
         if (failed) kvl__pages_drop(cache, &cache->layers[i], &seq->layers[i], &change);
         else kvl__pages_keep(cache, &cache->layers[i], &seq->layers[i], &change);
         if (!failed) seq->layers[i].now.dropped += num_rows;
+        if (!failed) kvl__record_update(cache, &seq->layers[i], 0);
         KVL_ASSERT(kvl__seq_layer_holds(&cache->layers[i], &seq->layers[i]));
     }
-    return failed ? KVL_NO_MEMORY : KVL_OK;
+    return failed ? KVL_NO_MEMORY : kvl__device_end(cache);
 }
 
 // APPEND AND ATTEND
@@ -268,6 +275,8 @@ KVL__FN kvl_status kvl__append_attend_checked(kvl__append_job* append, const kvl
     int64_t num_rows;
     KVL__TRY(kvl__append_check(append, d, &num_rows));
     if (num_rows == 0) return KVL_OK;
+    KVL__REQUIRE(append->cache->ctx, !append->captured, KVL_UNSUPPORTED, "kvl_append_attend: the "
+                 "stream is being captured: call kvl_append and kvl_attend");
     KVL__TRY(kvl__attend_job_of(append->cache, job->d, num_rows, &job->attend));
     for (int i = 0; i < append->num_seqs; ++i)
         if (append->seqs[i].num_rows > 0) {
@@ -281,7 +290,7 @@ KVL__FN kvl_status kvl__append_attend_checked(kvl__append_job* append, const kvl
         append->seqs[i].left = append->seqs[i].num_rows;
     while (num_rows > 0) num_rows -= kvl__step(job);
     kvl__append_release(append);
-    return KVL_OK;
+    return kvl__device_end(append->cache);
 }
 
 KVL__PUBLIC kvl_status kvl_append_attend(kvl_cache* cache, const kvl_append_desc* append,
@@ -336,6 +345,8 @@ KVL__FN void kvl__merge_sink(const kvl_merge_desc* d, int64_t row)
 KVL__PUBLIC kvl_status kvl_merge(kvl_context* ctx, const kvl_merge_desc* d)
 {
     KVL__TRY(kvl__check_context(ctx));
+    KVL__REQUIRE(ctx, !ctx->gpu, KVL_UNSUPPORTED,
+                 "kvl_merge: results on a device cannot be merged by this version");
     KVL__REQUIRE(ctx, d, KVL_BAD_ARGUMENT, "kvl_merge_desc = NULL: must be given");
     KVL__REQUIRE(ctx, d->end == 0, KVL_BAD_ARGUMENT,
                  "kvl_merge_desc.end = %u: must be 0: zero the whole desc first", d->end);

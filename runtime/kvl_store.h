@@ -12,6 +12,12 @@
 // quantized rows as they were, for a truncation that takes them back.  Sizes come from one place,
 // so that kvl_estimate and what is allocated cannot differ.
 //
+// On a device (KVL_TARGET_CUDA) the same tables and counts hold, and what they count lies there: a
+// page is a header that has an address, a window buffer is { sink keys, sink values, ring of keys,
+// ring of values } of each head, and each sequence has a record a layer that kernels read
+// (kvl_device_args.h).  A ring of keep_rows + tail_rows rows is tail and history at once: row r
+// after the sink is its row r mod that many, and never moves.
+//
 // A page is changed by a sequence that alone refers to it, through a table that is its own; else
 // the page or the table is copied first.  Bits of rows that a page does not hold may be anything:
 // rows that come take their place.
@@ -19,24 +25,36 @@
 #ifndef KVL_STORE_H
 #define KVL_STORE_H
 
+#include "kvl_device_args.h"
+#include "kvl_device_memory.h"
 #include "kvl_kernels.h"
 #include "kvl_plan.h"
 #include "kvl_ref.h"
 #include "kvl_threads.h"
 
+enum { KVL__FAULTS_BYTES = 256, KVL__DEVICE_ROWS_MAX = INT32_MAX };
 enum { KVL__PAGE_HEADER = 64, KVL__SEQS_MIN = 8, KVL__WAVE_ROWS = 256 };
 
 typedef struct kvl__page {         // at contents - KVL__PAGE_HEADER
     void*    memory;               // as it was allocated
     uint32_t refs;
     int32_t  file_number, file_rows;   // while it is saved: see kvl_file.h
+    uint64_t device;               // address of the contents; 0: they follow
+    struct kvl__page* next;        // of the layer's spare ones
 } kvl__page;
 
 // Followed by entries pointers to the contents of pages.
 typedef struct kvl__table {
     int64_t refs, entries;
     int64_t first, num;            // pages [first, first + num) of a sequence are in it
+    uint64_t device;               // [entries] addresses of contents; 0: not on a device
 } kvl__table;
+
+// The functions of a layer's kernels on a device.
+typedef struct kvl__device_kernels {
+    kvl__cu_function append_rows, encode_rows[2], advance_rows, prepare_query, attend_splits;
+    kvl__cu_function merge_splits, restore_rows[2];
+} kvl__device_kernels;
 
 typedef struct kvl__layer {
     kvl_layer_desc       desc;     // spec is not kept here: config has it
@@ -58,12 +76,19 @@ typedef struct kvl__layer {
     int64_t              record_floats[2];
     float*               head_numbers;        // what desc.sink_logits and alibi_slopes point at
     uint64_t             head_bytes;
+    uint64_t             device_tables[2];    // the same on a device
+    uint64_t             device_records;
+    uint64_t             device_numbers;      // head_numbers on a device, and what is in them
+    uint64_t             device_sinks, device_slopes;
+    kvl__device_kernels  kernels;
+    kvl__page*           spare;               // pages that kvl_prepare made, out of use
 } kvl__layer;
 
 typedef struct kvl__seq_layer {
     kvl__extent    now;
     unsigned char* window;         // window_bytes
     kvl__table*    table;          // NULL: no pages
+    uint64_t       record;         // kvl__device_seq on the device; 0: not on a device
     // Between reserve and keep or drop of a change:
     kvl__table*    grown;          // takes the place of table
     unsigned char* copied;         // takes the place of the page that is written
@@ -73,6 +98,7 @@ typedef struct kvl__seq_layer {
 typedef struct kvl__seq {
     uint32_t        generation;    // high half of its handle
     kvl__seq_layer* layers;        // [num_layers], behind this struct
+    uint64_t        records;       // of the layers, on a device
 } kvl__seq;
 
 // One query row of a wave.
@@ -80,12 +106,25 @@ typedef struct kvl__query {
     const kvl__seq_layer* s;
     kvl__visible          v;
     int64_t               row;          // in the caller's q, o, lse
-    int64_t               position;
+    int64_t               position;     // on a device < 0: from the sequence's end
+    int64_t               begin, end;   // of rows, as the caller bounds them, on a device
     int64_t               first_item;   // parts of heads that earlier rows have
 } kvl__query;
 
+// What a cache has on a device.
+typedef struct kvl__device_state {
+    kvl__cu_stream stream;              // of the last call; what follows is in its order
+    kvl__cu_event  event;
+    kvl_status     status;              // of what could not be reported where it failed
+    uint64_t       workspace, workspace_bytes;
+    uint64_t       faults;              // uint32_t: bits KVL__FAULT_*
+    kvl__cu_stream launches_on;         // of the call at hand
+    int64_t        prepared_rows;       // of kvl_prepare; 0: none
+} kvl__device_state;
+
 struct kvl_cache {
     kvl_context* ctx;
+    kvl__device_state device;
     kvl__layer*  layers;
     int          num_layers, max_seqs;
     uint64_t     max_bytes;
@@ -141,27 +180,41 @@ KVL__FN void kvl__cache_release(kvl_cache* cache, void* ptr, uint64_t bytes)
     cache->bytes -= bytes;
 }
 
+// Notes a failure where none can be returned: the operation at hand does.
+KVL__FN void kvl__device_note(kvl_cache* cache, kvl_status status)
+{
+    if (cache->device.status == KVL_OK) cache->device.status = status;
+}
+
+// Memory of the device; 0 after a failure.
+KVL__FN uint64_t kvl__cache_take_device(kvl_cache* cache, uint64_t bytes)
+{
+    uint64_t address;
+    if (cache->max_bytes && (bytes > cache->max_bytes || cache->bytes > cache->max_bytes - bytes)) {
+        kvl__fail(cache->ctx, KVL_NO_MEMORY, "max_bytes = %llu: %llu are in use and %llu more are "
+                  "needed", (unsigned long long)cache->max_bytes, (unsigned long long)cache->bytes,
+                  (unsigned long long)bytes);
+        return 0;
+    }
+    if (kvl__device_take(cache->ctx, cache->device.stream, bytes, &address) != KVL_OK) return 0;
+    cache->bytes += bytes;
+    if (cache->bytes > cache->peak_bytes) cache->peak_bytes = cache->bytes;
+    return address;
+}
+
+KVL__FN void kvl__cache_give_device(kvl_cache* cache, uint64_t address, uint64_t bytes)
+{
+    if (!address) return;
+    kvl__device_give(cache->ctx, cache->device.stream, address, bytes);
+    cache->bytes -= bytes;
+}
+
+KVL__FN int kvl__on_device(const kvl_cache* cache) { return cache->ctx->gpu != NULL; }
+
 // A page as it is allocated: contents aligned to 64 bytes, header before them.
 KVL__FN uint64_t kvl__page_alloc_bytes(const kvl__layer* l)
 {
     return l->page_bytes + KVL__PAGE_HEADER + 63;
-}
-
-// A page of zeros, or a copy of `from`.
-KVL__FN unsigned char* kvl__page_create(kvl_cache* cache, const kvl__layer* l,
-                                        const unsigned char* from)
-{
-    void* memory = kvl__cache_take(cache, kvl__page_alloc_bytes(l));
-    if (!memory) return NULL;
-    const uintptr_t at = ((uintptr_t)memory + KVL__PAGE_HEADER + 63) & ~(uintptr_t)63;
-    kvl__page* page = (kvl__page*)(at - KVL__PAGE_HEADER);
-    page->memory = memory;
-    page->refs = 1;
-    page->file_number = page->file_rows = 0;
-    if (from) memcpy((void*)at, from, (size_t)l->page_bytes);
-    else memset((void*)at, 0, (size_t)l->page_bytes);
-    cache->page_bytes += l->page_bytes;
-    return (unsigned char*)at;
 }
 
 KVL__FN kvl__page* kvl__page_of(unsigned char* contents)
@@ -169,16 +222,84 @@ KVL__FN kvl__page* kvl__page_of(unsigned char* contents)
     return (kvl__page*)(void*)(contents - KVL__PAGE_HEADER);
 }
 
+// A page's header, with memory of the device.
+KVL__FN kvl__page* kvl__device_page_make(kvl_cache* cache, const kvl__layer* l)
+{
+    const uint64_t header_bytes = kvl__page_alloc_bytes(l) - l->page_bytes;
+    void* memory = kvl__cache_take(cache, header_bytes);
+    if (!memory) return NULL;
+    kvl__page* page = (kvl__page*)(((uintptr_t)memory + 63) & ~(uintptr_t)63);
+    memset(page, 0, sizeof *page);
+    page->memory = memory;
+    page->device = kvl__cache_take_device(cache, l->page_bytes);
+    if (page->device) return page;
+    kvl__cache_release(cache, memory, header_bytes);
+    return NULL;
+}
+
+KVL__FN void kvl__device_page_free(kvl_cache* cache, const kvl__layer* l, kvl__page* page)
+{
+    kvl__cache_give_device(cache, page->device, l->page_bytes);
+    kvl__cache_release(cache, page->memory, kvl__page_alloc_bytes(l) - l->page_bytes);
+}
+
+KVL__FN unsigned char* kvl__device_page_create(kvl_cache* cache, const kvl__layer* l,
+                                               unsigned char* from)
+{
+    kvl__layer* owner = &cache->layers[l - cache->layers];
+    kvl__page* page = owner->spare;
+    if (page) owner->spare = page->next;
+    else page = kvl__device_page_make(cache, l);
+    if (!page) return NULL;
+    page->refs = 1;
+    page->next = NULL;
+    if (from) kvl__device_note(cache, kvl__device_copy(
+        cache->ctx, cache->device.stream, page->device, kvl__page_of(from)->device, l->page_bytes));
+    else kvl__device_note(cache, kvl__device_zero(cache->ctx, cache->device.stream, page->device,
+                                                  l->page_bytes));
+    cache->page_bytes += l->page_bytes;
+    return (unsigned char*)page + KVL__PAGE_HEADER;
+}
+
+// A page of zeros, or a copy of `from`.
+KVL__FN unsigned char* kvl__page_create(kvl_cache* cache, const kvl__layer* l, unsigned char* from)
+{
+    if (kvl__on_device(cache)) return kvl__device_page_create(cache, l, from);
+    void* memory = kvl__cache_take(cache, kvl__page_alloc_bytes(l));
+    if (!memory) return NULL;
+    const uintptr_t at = ((uintptr_t)memory + KVL__PAGE_HEADER + 63) & ~(uintptr_t)63;
+    kvl__page* page = (kvl__page*)(at - KVL__PAGE_HEADER);
+    page->memory = memory;
+    page->refs = 1;
+    page->file_number = page->file_rows = 0;
+    page->device = 0;
+    page->next = NULL;
+    if (from) memcpy((void*)at, from, (size_t)l->page_bytes);
+    else memset((void*)at, 0, (size_t)l->page_bytes);
+    cache->page_bytes += l->page_bytes;
+    return (unsigned char*)at;
+}
+
 KVL__FN void kvl__page_release(kvl_cache* cache, const kvl__layer* l, unsigned char* contents)
 {
     kvl__page* page = kvl__page_of(contents);
     KVL_ASSERT(page->refs > 0);
     if (--page->refs > 0) return;
+    cache->page_bytes -= l->page_bytes;
+    if (kvl__on_device(cache)) {
+        kvl__layer* owner = &cache->layers[l - cache->layers];
+        if (cache->device.prepared_rows == 0) {
+            kvl__device_page_free(cache, l, page);
+            return;
+        }
+        page->next = owner->spare;
+        owner->spare = page;
+        return;
+    }
 #ifdef KVLOOM_DEBUG
     memset(contents, 0xff, (size_t)l->page_bytes);       // a reader that is left over shows
 #endif
     kvl__cache_release(cache, page->memory, kvl__page_alloc_bytes(l));
-    cache->page_bytes -= l->page_bytes;
 }
 
 // WINDOWS
@@ -229,6 +350,32 @@ KVL__FN uint64_t kvl__table_bytes(int64_t entries)
     return entries ? sizeof(kvl__table) + (uint64_t)entries * sizeof(unsigned char*) : 0;
 }
 
+// Entries of a table as the device has them.
+KVL__FN uint64_t kvl__device_table_bytes(const kvl_cache* cache, int64_t entries)
+{
+    return kvl__on_device(cache) ? (uint64_t)entries * sizeof(uint64_t) : 0;
+}
+
+KVL__FN void kvl__table_free(kvl_cache* cache, kvl__table* table)
+{
+    if (!table) return;
+    kvl__cache_give_device(cache, table->device, kvl__device_table_bytes(cache, table->entries));
+    kvl__cache_release(cache, table, kvl__table_bytes(table->entries));
+}
+
+KVL__FN kvl__table* kvl__table_create(kvl_cache* cache, int64_t entries)
+{
+    kvl__table* table = (kvl__table*)kvl__cache_alloc(cache, kvl__table_bytes(entries));
+    if (!table) return NULL;
+    table->refs = 1;
+    table->entries = entries;
+    if (!kvl__on_device(cache)) return table;
+    table->device = kvl__cache_take_device(cache, kvl__device_table_bytes(cache, entries));
+    if (table->device) return table;
+    kvl__table_free(cache, table);
+    return NULL;
+}
+
 KVL__FN unsigned char** kvl__table_pages(kvl__table* table) { return (unsigned char**)(table + 1); }
 
 // Contents of a page of a sequence that is in its table.
@@ -243,7 +390,64 @@ KVL__FN void kvl__table_leave(kvl_cache* cache, const kvl__layer* l, kvl__table*
     if (!table || --table->refs > 0) return;
     for (int64_t i = 0; i < table->num; ++i)
         kvl__page_release(cache, l, kvl__table_pages(table)[i]);
-    kvl__cache_release(cache, table, kvl__table_bytes(table->entries));
+    kvl__table_free(cache, table);
+}
+
+// WINDOWS AND RECORDS OF A SEQUENCE
+
+// The window buffer of a sequence, zeros or a copy of `from`'s.  Returns whether there is memory.
+KVL__FN int kvl__window_make(kvl_cache* cache, const kvl__layer* l, kvl__seq_layer* s,
+                             const kvl__seq_layer* from)
+{
+    if (kvl__on_device(cache)) {
+        const uint64_t at = kvl__cache_take_device(cache, l->window_bytes);
+        if (!at) return 0;
+        s->window = (unsigned char*)(uintptr_t)at;
+        kvl__cu_stream stream = cache->device.stream;
+        kvl__device_note(cache, from
+            ? kvl__device_copy(cache->ctx, stream, at, (uintptr_t)from->window, l->window_bytes)
+            : kvl__device_zero(cache->ctx, stream, at, l->window_bytes));
+    } else {
+        s->window = (unsigned char*)kvl__cache_take(cache, l->window_bytes);
+        if (!s->window) return 0;
+        if (from) memcpy(s->window, from->window, (size_t)l->window_bytes);
+        else memset(s->window, 0, (size_t)l->window_bytes);
+    }
+    cache->window_bytes += l->window_bytes;
+    return 1;
+}
+
+KVL__FN void kvl__window_free(kvl_cache* cache, const kvl__layer* l, kvl__seq_layer* s)
+{
+    if (!s->window) return;
+    cache->window_bytes -= l->window_bytes;
+    if (kvl__on_device(cache))
+        kvl__cache_give_device(cache, (uintptr_t)s->window, l->window_bytes);
+    else
+        kvl__cache_release(cache, s->window, l->window_bytes);
+}
+
+KVL__FN uint64_t kvl__records_of_seq_bytes(const kvl_cache* cache)
+{
+    return kvl__on_device(cache) ? (uint64_t)cache->num_layers * sizeof(kvl__device_seq) : 0;
+}
+
+// Brings a sequence's record up to date.  counts: rows and quantized rows too, which kernels
+// advance by themselves.
+KVL__FN void kvl__record_update(kvl_cache* cache, const kvl__seq_layer* s, int counts)
+{
+    kvl__device_seq record;
+    if (!s->record) return;
+    memset(&record, 0, sizeof record);
+    record.rows = s->now.rows;
+    record.quantized = s->now.quantized;
+    record.dropped = s->now.dropped;
+    record.window = (uintptr_t)s->window;
+    record.table = s->table ? s->table->device : 0;
+    record.first_page = s->table ? s->table->first : INT32_MAX;
+    const size_t from = counts ? 0 : offsetof(kvl__device_seq, dropped);
+    kvl__device_note(cache, kvl__device_upload(cache->ctx, cache->device.stream, s->record + from,
+                                               (const char*)&record + from, sizeof record - from));
 }
 
 KVL__FN void kvl__seq_release(kvl_cache* cache, kvl__seq* seq)
@@ -252,9 +456,9 @@ KVL__FN void kvl__seq_release(kvl_cache* cache, kvl__seq* seq)
         const kvl__layer* l = &cache->layers[i];
         kvl__seq_layer* s = &seq->layers[i];
         kvl__table_leave(cache, l, s->table);
-        if (s->window) cache->window_bytes -= l->window_bytes;
-        kvl__cache_release(cache, s->window, l->window_bytes);
+        kvl__window_free(cache, l, s);
     }
+    kvl__cache_give_device(cache, seq->records, kvl__records_of_seq_bytes(cache));
     kvl__cache_release(cache, seq, kvl__seq_bytes(cache));
 }
 
@@ -264,6 +468,13 @@ KVL__FN kvl__seq* kvl__seq_make(kvl_cache* cache, const kvl__seq* from)
     kvl__seq* seq = (kvl__seq*)kvl__cache_alloc(cache, kvl__seq_bytes(cache));
     if (!seq) return NULL;
     seq->layers = (kvl__seq_layer*)(void*)(seq + 1);
+    if (kvl__on_device(cache)) {
+        seq->records = kvl__cache_take_device(cache, kvl__records_of_seq_bytes(cache));
+        if (!seq->records) {
+            kvl__seq_release(cache, seq);
+            return NULL;
+        }
+    }
     for (int i = 0; i < cache->num_layers; ++i) {
         const kvl__layer* l = &cache->layers[i];
         kvl__seq_layer* s = &seq->layers[i];
@@ -272,15 +483,22 @@ KVL__FN kvl__seq* kvl__seq_make(kvl_cache* cache, const kvl__seq* from)
             s->table = from->layers[i].table;
             if (s->table) ++s->table->refs;
         }
-        if (!l->active || l->window_bytes == 0) continue;
-        s->window = (unsigned char*)kvl__cache_take(cache, l->window_bytes);
-        if (!s->window) {
+        if (!l->active) continue;
+        if (l->window_bytes > 0 && !kvl__window_make(cache, l, s, from ? &from->layers[i] : NULL)) {
             kvl__seq_release(cache, seq);
             return NULL;
         }
-        if (from) memcpy(s->window, from->layers[i].window, (size_t)l->window_bytes);
-        else memset(s->window, 0, (size_t)l->window_bytes);
-        cache->window_bytes += l->window_bytes;
+        if (cache->device.prepared_rows > 0 && !s->table) {
+            const int64_t rows = kvl__quantized_rows(&l->config, cache->device.prepared_rows);
+            const int64_t pages = kvl__num_pages(&l->config, rows);
+            if (pages > 0) s->table = kvl__table_create(cache, kvl__table_entries(pages));
+            if (pages > 0 && !s->table) {
+                kvl__seq_release(cache, seq);
+                return NULL;
+            }
+        }
+        if (seq->records) s->record = seq->records + (uint64_t)i * sizeof(kvl__device_seq);
+        kvl__record_update(cache, s, 1);
     }
     return seq;
 }
@@ -351,7 +569,7 @@ KVL__FN void kvl__pages_drop(kvl_cache* cache, const kvl__layer* l, kvl__seq_lay
     while (s->num_reserved > 0)
         kvl__page_release(cache, l, kvl__table_pages(table)[r.kept_end + --s->num_reserved -
                                                             table->first]);
-    if (s->grown) kvl__cache_release(cache, s->grown, kvl__table_bytes(s->grown->entries));
+    kvl__table_free(cache, s->grown);
     if (s->copied) kvl__page_release(cache, l, s->copied);
     s->grown = NULL;
     s->copied = NULL;
@@ -365,10 +583,8 @@ KVL__FN int kvl__pages_reserve(kvl_cache* cache, const kvl__layer* l, kvl__seq_l
     if (r.none || r.first == r.end) return 1;
     if (!s->table || r.shared || r.end - r.old_first > s->table->entries) {
         const int64_t entries = kvl__table_entries(r.end - r.first);
-        s->grown = (kvl__table*)kvl__cache_alloc(cache, kvl__table_bytes(entries));
+        s->grown = kvl__table_create(cache, entries);
         if (!s->grown) return 0;
-        s->grown->refs = 1;
-        s->grown->entries = entries;
         s->grown->first = r.first;
         for (int64_t p = r.kept_first; p < r.kept_end; ++p)
             kvl__table_pages(s->grown)[p - r.first] = kvl__table_pages(s->table)[p - r.old_first];
@@ -407,6 +623,21 @@ KVL__FN void kvl__pages_hand_over(kvl_cache* cache, const kvl__layer* l, const k
         kvl__page_release(cache, l, pages[p - r->old_first]);
 }
 
+// Brings the device's table up to date after a change: from entry `from` on.
+KVL__FN void kvl__table_update(kvl_cache* cache, const kvl__table* table, int64_t from)
+{
+    uint64_t addresses[64];
+    unsigned char* const* pages = (unsigned char* const*)(table + 1);
+    while (from < table->num) {
+        const int64_t num = kvl__min_i64(table->num - from, 64);
+        for (int64_t i = 0; i < num; ++i) addresses[i] = kvl__page_of(pages[from + i])->device;
+        kvl__device_note(cache, kvl__device_upload(
+            cache->ctx, cache->device.stream, table->device + (uint64_t)from * sizeof addresses[0],
+            addresses, (uint64_t)num * sizeof addresses[0]));
+        from += num;
+    }
+}
+
 KVL__FN void kvl__pages_keep(kvl_cache* cache, const kvl__layer* l, kvl__seq_layer* s,
                              const kvl__change* c)
 {
@@ -415,7 +646,7 @@ KVL__FN void kvl__pages_keep(kvl_cache* cache, const kvl__layer* l, kvl__seq_lay
     if (r.none) return;
     if (old) kvl__pages_hand_over(cache, l, &r, old);
     if (s->grown || r.first == r.end) {
-        if (old && !r.shared) kvl__cache_release(cache, old, kvl__table_bytes(old->entries));
+        if (old && !r.shared) kvl__table_free(cache, old);
         s->table = s->grown;
     } else if (r.first > r.old_first) {
         unsigned char** pages = kvl__table_pages(old);
@@ -430,6 +661,10 @@ KVL__FN void kvl__pages_keep(kvl_cache* cache, const kvl__layer* l, kvl__seq_lay
         kvl__page_release(cache, l, *slot);
         *slot = s->copied;
     }
+    if (kvl__on_device(cache) && s->table)
+        kvl__table_update(cache, s->table, s->grown || r.first > r.old_first ? 0 : s->copied
+                          ? r.written - r.first : r.kept_end - r.first);
+    kvl__record_update(cache, s, 0);
     s->grown = NULL;
     s->copied = NULL;
     s->num_reserved = 0;
@@ -521,6 +756,8 @@ KVL__FN uint64_t kvl__scratch_sizes(kvl_cache* cache, int num_threads)
                                        heads * l->config.side[0].head_dim);
         cache->acc_floats = kvl__max_i64(cache->acc_floats, heads * l->config.side[1].head_dim);
     }
+    if (kvl__on_device(cache))
+        return (uint64_t)(64 + kvl__round_up((int64_t)sizeof(kvl__query) * KVL__WAVE_ROWS, 64));
     cache->part_floats = cache->acc_floats;
     cache->max_parts = kv_heads * (KVL__MAX_SPLITS + 1);
     cache->thread_bytes = kvl__round_up(4 * cache->q_floats, 64) +

@@ -3,13 +3,20 @@
 #define KVLOOM_IMPLEMENTATION
 #include "test_support.h"
 
+#include "sim_library.h"
+
 // Targets
 
 int test_targets(test_target targets[TEST_MAX_TARGETS])
 {
     static const char* const levels[] = { "avx512", "avx2", "neon", "portable" };
+    const char* only = getenv("KVLOOM_TEST_TARGET");
     int n = 0;
     targets[n++] = (test_target){ "reference", KVL_TARGET_REFERENCE, NULL };
+    if (only && strcmp(only, "cuda") == 0) {
+        targets[n++] = test_cuda_target();
+        return n;
+    }
 #ifdef KVLOOM_NO_LUA
     return n;                    // nothing can make the host's kernels
 #endif
@@ -26,6 +33,15 @@ int test_targets(test_target targets[TEST_MAX_TARGETS])
     return n;
 }
 
+// The architecture is one that NVRTC does not know: it is given PTX at once.
+test_target test_cuda_target(void)
+{
+    static int loaded;
+    if (sim_is_wanted() && !loaded) sim_load("sm_99");
+    loaded = 1;
+    return (test_target){ "cuda", KVL_TARGET_CUDA, NULL };
+}
+
 int test_attend_targets(test_target targets[TEST_MAX_TARGETS])
 {
     static const char* const exact[] = { "avx512 exact", "avx2 exact", "neon exact",
@@ -33,7 +49,7 @@ int test_attend_targets(test_target targets[TEST_MAX_TARGETS])
     const int num_levels = test_targets(targets);
     int n = num_levels;
     for (int i = 1; i < num_levels; ++i)
-        for (int j = 0; j < 4; ++j)
+        for (int j = 0; j < 4 && targets[i].isa; ++j)
             if (strncmp(exact[j], targets[i].isa, strlen(targets[i].isa)) == 0)
                 targets[n++] = (test_target){ exact[j], KVL_TARGET_HOST, targets[i].isa };
     return n;
@@ -275,6 +291,150 @@ const kvl_calibration* test_calibration(test_tables kind)
     return (const kvl_calibration*)(const void*)&sources[kind];
 }
 
+// Calls
+
+// Bytes of a view of rows.
+static size_t view_bytes(const kvl_const_rows* rows, int64_t num_rows, int heads, int dim)
+{
+    const int64_t head = rows->head_stride ? rows->head_stride : dim;
+    const int64_t row = rows->row_stride ? rows->row_stride : head * heads;
+    const int64_t size = rows->type == KVL_F32 ? 4 : 2;
+    return num_rows > 0 ? (size_t)(((num_rows - 1) * row + (heads - 1) * head + dim) * size) : 0;
+}
+
+typedef struct device_copy {
+    uint64_t address;
+    void*    host;
+    size_t   bytes;
+} device_copy;
+
+// What the host has at `host`; NULL stays NULL.
+static device_copy copy_in(kvl_cache* cache, const void* host, size_t bytes)
+{
+    device_copy c = { 0, (void*)(uintptr_t)host, bytes };
+    if (!host || bytes == 0) return c;
+    test_ok(cache->ctx, kvl__device_take(cache->ctx, cache->device.stream, bytes, &c.address),
+            "device memory");
+    test_ok(cache->ctx, kvl__device_upload(cache->ctx, cache->device.stream, c.address, host,
+                                           bytes), "copy to the device");
+    return c;
+}
+
+static void copy_out(kvl_cache* cache, device_copy* c, int wanted)
+{
+    if (!c->address) return;
+    if (wanted)
+        test_ok(cache->ctx, kvl__device_download(cache->ctx, cache->device.stream, c->host,
+                                                 c->address, c->bytes), "copy from the device");
+    kvl__device_give(cache->ctx, cache->device.stream, c->address, c->bytes);
+}
+
+static const kvl__config* config_of(const kvl_cache* cache, int layer)
+{
+    return layer >= 0 && layer < cache->num_layers ? &cache->layers[layer].config : NULL;
+}
+
+static int64_t rows_of(const int32_t* num_rows, int num_seqs)
+{
+    int64_t all = num_rows ? 0 : num_seqs;
+    for (int i = 0; num_rows && i < num_seqs; ++i) all += num_rows[i] > 0 ? num_rows[i] : 0;
+    return all;
+}
+
+// The desc with rows on the device, and their copies.
+static kvl_append_desc append_in(kvl_cache* cache, const kvl_append_desc* d, device_copy copies[2])
+{
+    const kvl__config* c = config_of(cache, d->layer);
+    const int64_t rows = rows_of(d->num_rows, d->num_seqs);
+    kvl_append_desc to = *d;
+    kvl_const_rows* views[2] = { &to.k, &to.v };
+    memset(copies, 0, 2 * sizeof copies[0]);
+    for (int side = 0; side < 2 && c; ++side) {
+        const size_t bytes = view_bytes(views[side], rows, c->num_kv_heads, c->side[side].head_dim);
+        copies[side] = copy_in(cache, views[side]->data, bytes);
+        if (copies[side].address) views[side]->data = (void*)(uintptr_t)copies[side].address;
+    }
+    return to;
+}
+
+static kvl_attend_desc attend_in(kvl_cache* cache, const kvl_attend_desc* d, device_copy copies[3])
+{
+    const kvl__config* c = config_of(cache, d->layer);
+    const int64_t rows = rows_of(d->q_lens, d->num_seqs);
+    kvl_attend_desc to = *d;
+    memset(copies, 0, 3 * sizeof copies[0]);
+    if (!c || d->o.data == d->q.data) return to;
+    const int heads = c->num_heads * c->num_kv_heads;
+    const kvl_const_rows o = { d->o.data, d->o.type, d->o.row_stride, d->o.head_stride };
+    copies[0] = copy_in(cache, d->q.data, view_bytes(&d->q, rows, heads, c->side[0].head_dim));
+    copies[1] = copy_in(cache, d->o.data, view_bytes(&o, rows, heads, c->side[1].head_dim));
+    copies[2] = copy_in(cache, d->lse, (size_t)(rows * heads) * sizeof(float));
+    if (copies[0].address) to.q.data = (void*)(uintptr_t)copies[0].address;
+    if (copies[1].address) to.o.data = (void*)(uintptr_t)copies[1].address;
+    if (copies[2].address) to.lse = (float*)(uintptr_t)copies[2].address;
+    return to;
+}
+
+static int has_device(const kvl_cache* cache) { return cache && cache->ctx->gpu; }
+
+kvl_status test_call_append(kvl_cache* cache, const kvl_append_desc* desc)
+{
+    device_copy copies[2];
+    if (!has_device(cache) || !desc || desc->replay) return kvl_append(cache, desc);
+    const kvl_append_desc on_device = append_in(cache, desc, copies);
+    const kvl_status status = kvl_append(cache, &on_device);
+    for (int i = 0; i < 2; ++i) copy_out(cache, &copies[i], 0);
+    return status;
+}
+
+kvl_status test_call_attend(kvl_cache* cache, const kvl_attend_desc* desc)
+{
+    device_copy copies[3];
+    if (!has_device(cache) || !desc) return kvl_attend(cache, desc);
+    const kvl_attend_desc on_device = attend_in(cache, desc, copies);
+    const kvl_status status = kvl_attend(cache, &on_device);
+    for (int i = 0; i < 3; ++i) copy_out(cache, &copies[i], i > 0 && status == KVL_OK);
+    return status;
+}
+
+kvl_status test_call_append_attend(kvl_cache* cache, const kvl_append_desc* append,
+                                   const kvl_attend_desc* attend)
+{
+    device_copy rows[2], results[3];
+    if (!has_device(cache) || !append || !attend) return kvl_append_attend(cache, append, attend);
+    const kvl_append_desc a = append_in(cache, append, rows);
+    const kvl_attend_desc t = attend_in(cache, attend, results);
+    const kvl_status status = kvl_append_attend(cache, &a, &t);
+    for (int i = 0; i < 2; ++i) copy_out(cache, &rows[i], 0);
+    for (int i = 0; i < 3; ++i) copy_out(cache, &results[i], i > 0 && status == KVL_OK);
+    return status;
+}
+
+kvl_status test_call_restore(kvl_cache* cache, int layer, kvl_seq seq, int64_t first, int64_t num,
+                             const kvl_rows* k, const kvl_rows* v)
+{
+    const kvl__config* c = has_device(cache) ? config_of(cache, layer) : NULL;
+    const kvl_rows* const rows[2] = { k, v };
+    kvl_rows on_device[2];
+    device_copy copies[2];
+    if (!c || num < 0 || num > 1 << 20) return kvl_restore(cache, layer, seq, first, num, k, v);
+    memset(copies, 0, sizeof copies);
+    memset(on_device, 0, sizeof on_device);
+    for (int side = 0; side < 2; ++side) {
+        if (!rows[side]) continue;
+        const kvl_const_rows view = { rows[side]->data, rows[side]->type, rows[side]->row_stride,
+                                      rows[side]->head_stride };
+        on_device[side] = *rows[side];
+        copies[side] = copy_in(cache, view.data, view_bytes(&view, num, c->num_kv_heads,
+                                                            c->side[side].head_dim));
+        if (copies[side].address) on_device[side].data = (void*)(uintptr_t)copies[side].address;
+    }
+    const kvl_status status = kvl_restore(cache, layer, seq, first, num, k ? &on_device[0] : NULL,
+                                          v ? &on_device[1] : NULL);
+    for (int side = 0; side < 2; ++side) copy_out(cache, &copies[side], status == KVL_OK);
+    return status;
+}
+
 // A cache of one layer
 
 kvl_layer_desc test_layer(const char* spec, int q_heads, int kv_heads, int dk, int dv)
@@ -303,7 +463,7 @@ test_cache test_open_threads(const test_target* target, const kvl_layer_desc* la
     cr_assert(status == KVL_OK, "%s: %s head_dim %d, %d: %s", target->name, layer->spec,
               layer->head_dim, c.dv, kvl_context_message(c.ctx));
     test_ok(c.ctx, kvl_cache_layer_info(c.cache, 0, &c.info), layer->spec);
-    cr_assert(c.info.uses_generated == (target->target == KVL_TARGET_HOST),
+    cr_assert(c.info.uses_generated == (target->target != KVL_TARGET_REFERENCE),
               "%s: uses_generated = %d", target->name, c.info.uses_generated);
     // 16-bit rows are floats at every level; two levels have no integer sums.
     c.rounds = target->isa && !test_is_exact(target) && strcmp(target->isa, "neon") != 0 &&
@@ -341,7 +501,7 @@ void test_append(test_cache* c, kvl_seq seq, const float* k, const float* v, int
     desc.num_rows = &num_rows;
     desc.k.data = k + first * c->layer.num_kv_heads * c->layer.head_dim;
     desc.v.data = v + first * c->layer.num_kv_heads * c->dv;
-    test_ok(c->ctx, kvl_append(c->cache, &desc), "kvl_append");
+    test_ok(c->ctx, test_call_append(c->cache, &desc), "kvl_append");
 }
 
 void test_attend(test_cache* c, kvl_seq seq, const float* q, int num_q, const int64_t* positions,
@@ -356,7 +516,7 @@ void test_attend(test_cache* c, kvl_seq seq, const float* q, int num_q, const in
     desc.q.data = q;
     desc.o.data = o;
     desc.lse = lse;
-    test_ok(c->ctx, kvl_attend(c->cache, &desc), "kvl_attend");
+    test_ok(c->ctx, test_call_attend(c->cache, &desc), "kvl_attend");
 }
 
 void test_restore(test_cache* c, kvl_seq seq, int64_t first, int64_t num, float* k, float* v)
@@ -365,7 +525,8 @@ void test_restore(test_cache* c, kvl_seq seq, int64_t first, int64_t num, float*
     memset(rows, 0, sizeof rows);
     rows[0].data = k;
     rows[1].data = v;
-    test_ok(c->ctx, kvl_restore(c->cache, 0, seq, first, num, &rows[0], &rows[1]), "kvl_restore");
+    test_ok(c->ctx, test_call_restore(c->cache, 0, seq, first, num, &rows[0], &rows[1]),
+            "kvl_restore");
 }
 
 test_codes test_read_codes(test_cache* c, kvl_seq seq, int head, int is_value)

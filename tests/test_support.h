@@ -16,7 +16,7 @@
 
 #include <criterion/criterion.h>
 
-// What runs the kernels in one pass of a test: the reference, or the host at one level.
+// What runs the kernels in one pass of a test: the reference, the host at one level, or a device.
 typedef struct test_target {
     const char* name;
     kvl_target  target;
@@ -25,14 +25,33 @@ typedef struct test_target {
 
 enum { TEST_MAX_TARGETS = 9 };
 
-// The reference, then the levels that this processor has, best first.  Returns how many.
+// The reference, then the levels that this processor has, best first; with KVLOOM_TEST_TARGET=cuda
+// the reference, then a device.  Returns how many.
 int test_targets(test_target targets[TEST_MAX_TARGETS]);
+
+// A device: the stand-in of tests/ptxsim, or with KVLOOM_TEST_GPU=1 the machine's own.
+test_target test_cuda_target(void);
 
 // The same, then each level again with kvl_context_desc.exact: their names end in " exact".
 int test_attend_targets(test_target targets[TEST_MAX_TARGETS]);
 int test_is_exact(const test_target* target);
 
 // A context of a target, with num_threads threads (0: the default), asserted.
+// Calls with rows in the host's memory, whatever the target: a device gets copies.
+kvl_status test_call_append(kvl_cache* cache, const kvl_append_desc* desc);
+kvl_status test_call_attend(kvl_cache* cache, const kvl_attend_desc* desc);
+kvl_status test_call_append_attend(kvl_cache* cache, const kvl_append_desc* append,
+                                   const kvl_attend_desc* attend);
+kvl_status test_call_restore(kvl_cache* cache, int layer, kvl_seq seq, int64_t first, int64_t num,
+                             const kvl_rows* k, const kvl_rows* v);
+
+#ifndef KVLOOM_IMPLEMENTATION
+#define kvl_append        test_call_append
+#define kvl_attend        test_call_attend
+#define kvl_append_attend test_call_append_attend
+#define kvl_restore       test_call_restore
+#endif
+
 kvl_context* test_context(const test_target* target, int num_threads);
 
 void test_ok(kvl_context* ctx, kvl_status status, const char* what);

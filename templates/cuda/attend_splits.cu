@@ -1,6 +1,6 @@
 // attend_splits.cu -- attention of a query row over one part of the rows that it sees.
 //
-//   grid  max_splits + 1, num_kv_heads, num_queries: pages of a split, or at max_splits the windows
+//   grid  parts, num_kv_heads, num_queries: pages of a split; the last part is the windows
 //   a.o_part    [num_queries, num_q_heads, parts, head_dim_v]  f32, normalised; of pages in the
 //               basis of the values' codec
 //   a.lse_part  [num_queries, num_q_heads, parts]  natural log; nothing visible: -inf and o = 0
@@ -17,6 +17,8 @@ enum { slices = $(v_dim < 128 and 128 // v_dim or 1) };     // threads of a chan
 
 typedef struct workspace {
     float q[num_heads][head_dim_k];
+    float bias[num_heads];         // of pages
+    float slopes[num_heads];
     softmax state;
 } workspace;
 
@@ -40,6 +42,12 @@ INLINE void load_queries(const kvl__device_attend& a, int query, int head, int c
     for (int i = threadIdx.x; i < num_heads * head_dim_k; i += cta_threads)
         w->q[i / head_dim_k][i % head_dim_k] =
             from[i / head_dim_k * (int64_t)a.query_floats + i % head_dim_k];
+    for (int i = threadIdx.x; i < num_heads; i += cta_threads)
+        w->slopes[i] = a.slopes ? ((const float*)a.slopes)[head * num_heads + i] : 0.0f;
+    //% if sides[1].shift then
+    for (int i = threadIdx.x; i < num_heads; i += cta_threads)
+        w->bias[i] = ((const float*)a.bias)[row + i];
+    //% end
     softmax_start(&w->state);
     __syncthreads();
 }
@@ -56,11 +64,20 @@ INLINE void shrink_outputs(const softmax& state, outputs* o)
         for (int head = 0; head < num_heads; ++head) o->of[i][head] *= state.shrink[head];
 }
 
+// What a key's score becomes; distance: its position, counted from the query's.
+INLINE float final_score(const kvl__device_attend& a, const workspace* w, int h, float score,
+                         int64_t distance)
+{
+    score = capped(score, a.soft_cap);
+    return a.slopes ? mul_add(w->slopes[h], (float)distance, score) : score;
+}
+
 // PAGES
 
 // Scores of this thread's row of the strip that begins at `strip`.
 INLINE void score_token(const kvl__device_attend& a, const kvl__device_seq* s, int head,
-                        int row, bool is_visible, workspace* w)
+                        int row, bool is_visible, int64_t distance,
+                        workspace* w)
 {
     float sums[num_heads];
     for (int h = 0; h < num_heads; ++h) sums[h] = 0.0f;
@@ -75,8 +92,12 @@ INLINE void score_token(const kvl__device_attend& a, const kvl__device_seq* s, i
                 for (int i = 0; i < 16; ++i) sums[h] = mul_add(w->q[h][at * 16 + i], x[i], sums[h]);
         }
     }
+    //% if sides[1].shift then
+    for (int h = 0; h < num_heads; ++h) sums[h] += w->bias[h];
+    //% end
     for (int h = 0; h < num_heads; ++h)
-        w->state.scores[h][threadIdx.x] = is_visible ? capped(sums[h], a.soft_cap) : hidden_score();
+        w->state.scores[h][threadIdx.x] =
+            is_visible ? final_score(a, w, h, sums[h], distance) : hidden_score();
 }
 
 // Values of the strip's rows [begin, end) join the outputs; rows are counted from its first.
@@ -103,12 +124,13 @@ INLINE void add_values(const kvl__device_seq* s, int head, int strip, int begin,
 }
 
 INLINE void attend_pages(const kvl__device_attend& a, const kvl__device_seq* s, int head,
-                         int begin, int end, workspace* w, outputs* o)
+                         int begin, int end, int64_t position, workspace* w, outputs* o)
 {
 #pragma unroll 1
     for (int strip = begin / 16 * 16; strip < end; strip += strip_rows) {
         const int row = strip + threadIdx.x;
-        score_token(a, s, head, row, row >= begin && row < end, w);
+        score_token(a, s, head, row, row >= begin && row < end,
+                    row + a.windows.sink_len - position, w);
         softmax_add(&w->state, strip_rows);
         shrink_outputs(w->state, o);
         add_values(s, head, strip, most_of(0, begin - strip), least_of(strip_rows, end - strip), w,
@@ -131,7 +153,7 @@ INLINE const uint16_t* window_row(const kvl__device_attend& a, const head_window
 
 // Two threads a row: neighbours read 32 bytes together.
 INLINE void score_row(const kvl__device_attend& a, const uint16_t* row, bool is_visible,
-                      workspace* w)
+                      int64_t distance, workspace* w)
 {
     float sums[num_heads];
     for (int h = 0; h < num_heads; ++h) sums[h] = 0.0f;
@@ -148,8 +170,15 @@ INLINE void score_row(const kvl__device_attend& a, const uint16_t* row, bool is_
         const float sum = sums[h] + __shfl_xor_sync(0xffffffffu, sums[h], 1);
         if (threadIdx.x % 2 == 0)
             w->state.scores[h][threadIdx.x / 2] =
-                is_visible ? capped(sum, a.soft_cap) : hidden_score();
+                is_visible ? final_score(a, w, h, sum, distance) : hidden_score();
     }
+}
+
+// Its position.
+INLINE int window_position(const kvl__device_attend& a, const visible& v, int at)
+{
+    const int in_sink = v.sink_end - v.sink_begin;
+    return at < in_sink ? v.sink_begin + at : a.windows.sink_len + v.tail_begin + at - in_sink;
 }
 
 INLINE void attend_windows(const kvl__device_attend& a, const head_windows& windows,
@@ -160,7 +189,8 @@ INLINE void attend_windows(const kvl__device_attend& a, const head_windows& wind
 #pragma unroll 1
     for (int strip = 0; strip < count; strip += rows) {
         const int at = strip + threadIdx.x / 2;
-        score_row(a, window_row(a, windows, v, 0, least_of(at, count - 1)), at < count, w);
+        score_row(a, window_row(a, windows, v, 0, least_of(at, count - 1)), at < count,
+                  window_position(a, v, at) - v.position, w);
         softmax_add(&w->state, rows);
         shrink_outputs(w->state, o);
         const int end = least_of(rows, count - strip);
@@ -212,7 +242,7 @@ KERNEL attend_splits(const __grid_constant__ kvl__device_attend a)
     const int part = blockIdx.x, head = blockIdx.y, query = blockIdx.z;
     const kvl__device_seq* s = (const kvl__device_seq*)a.queries[query].seq;
     const visible v = see(a, query);
-    const bool is_window = part == a.max_splits;
+    const bool is_window = part == a.parts - 1;
     outputs o;
     if (!is_window && part >= v.num_splits) return;        // merge_splits does not read it
     start_outputs(&o);
@@ -222,7 +252,8 @@ KERNEL attend_splits(const __grid_constant__ kvl__device_attend a)
     } else {
         const int first = (v.first_page + part * v.pages_per_split) * page_size;
         attend_pages(a, s, head, most_of(v.page_begin, first),
-                     least_of(v.page_end, first + v.pages_per_split * page_size), &w, &o);
+                     least_of(v.page_end, first + v.pages_per_split * page_size), v.position, &w,
+                     &o);
     }
     store_part(a, query, head, part, &w, o);
 }

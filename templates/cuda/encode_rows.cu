@@ -17,6 +17,7 @@ typedef struct $(s "unit") {
     int32_t         row;           // the first row of the page, counted after the sink
     int32_t         ring_rows;
     unsigned char*  page;
+    const float*    shift;         // [dim]
 } $(s "unit");
 
 //% if codec.clips_row then
@@ -53,7 +54,10 @@ INLINE void $(s "load_tile")(const $(s "unit")& u, int tile, int first, int end,
         float value = 0.0f;
         if (row >= first && row < end)
             value = f32_of_row(u.ring[(u.row + row) % u.ring_rows * (int64_t)$(s "dim") + channel]);
-        //% if codec.piece > 0 and config.rows == "bf16" then
+        //% if codec.shift then
+        value -= u.shift[channel];
+        //% end
+        //% if codec.clamps then
         value = clamp(value, -0x1p119f, 0x1p119f);
         //% end
         x[i / $(s "dim") * $(s "row_stride") + channel] = value;
@@ -150,7 +154,7 @@ INLINE void $(s "encode_group")(const $(s "unit")& u, int first, int end, float*
     enum { each = $(each) };                         // channels of a thread
     $(s "grid") grids[each];
     //% for _, stat in ipairs(fit.stats) do
-    float $(stat.name .. "s")[each];
+    float $(stat.name .. "s")[each] = { 0.0f };
     //% end
     for (int tile = first / 16; tile * 16 < end; ++tile) {
         $(s "load_tile")(u, tile, first, end, x);
@@ -218,5 +222,8 @@ KERNEL $(s "encode_rows")(const __grid_constant__ kvl__device_append a)
     u.row = page * page_size;
     u.ring_rows = a.windows.ring_rows;
     u.page = page_at(s, page, head, $(codec.is_key and 0 or 1));
+    //% if codec.shift then
+    u.shift = $(s "shift")(a.tables, a.table_floats, head);
+    //% end
     $(s "encode_unit")(u, first - u.row, end - u.row);
 }

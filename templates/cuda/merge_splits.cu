@@ -3,6 +3,8 @@
 //   grid  num_q_heads, num_queries
 //
 //   o = sum exp(lse_i - most) o_i / sum exp(lse_i - most);  lse = most + log of that sum
+//
+// A sink logit is a part without an output.
 
 #include "visible.cuh"
 
@@ -15,7 +17,8 @@ KERNEL merge_splits(const __grid_constant__ kvl__device_attend a)
     const float* o = (const float*)a.o_part + first * head_dim_v;
     const float* lse = (const float*)a.lse_part + first;
     const float hidden = -__int_as_float(0x7f800000);
-    float top = lse[a.max_splits], sum = 0.0f;
+    const float sink = a.sink_logits ? ((const float*)a.sink_logits)[head] : hidden;
+    float top = most(sink, lse[a.parts - 1]), sum = 0.0f;
     for (int part = 0; part < num_splits; ++part) top = most(top, lse[part]);
     const float base = top > hidden ? top : 0.0f;
     for (int i = threadIdx.x; i < head_dim_v; i += cta_threads) acc[i] = 0.0f;
@@ -28,14 +31,19 @@ KERNEL merge_splits(const __grid_constant__ kvl__device_attend a)
     //% if sides[2].piece > 0 then
     v_transform(acc, 1, head_dim_v);
     //% end
-    const float weight = expf(lse[a.max_splits] - base);
-    sum += weight;
+    //% if sides[2].shift then
+    const float* shift = v_shift(a.tables, a.table_floats, head / num_heads);
+    for (int i = threadIdx.x; i < head_dim_v; i += cta_threads)
+        acc[i] = mul_add(sum, shift[i], acc[i]);
+    //% end
+    const float weight = expf(lse[a.parts - 1] - base);
+    sum += weight + expf(sink - base);
     const float share = sum > 0.0f ? 1.0f / sum : 0.0f;
-    const uint64_t to = row_at(a.o, a.first_row + query, head);
+    const uint64_t to = row_at(a.o, a.queries[query].row, head);
     for (int i = threadIdx.x; i < head_dim_v; i += cta_threads)
         store_value(to, a.o.type, i,
-                    (acc[i] + weight * o[a.max_splits * (int64_t)head_dim_v + i]) * share);
+                    (acc[i] + weight * o[(a.parts - 1) * (int64_t)head_dim_v + i]) * share);
     if (a.lse && threadIdx.x == 0)
-        ((float*)a.lse)[(a.first_row + query) * (int64_t)gridDim.x + head] =
+        ((float*)a.lse)[a.queries[query].row * (int64_t)gridDim.x + head] =
             sum > 0.0f ? top + logf(sum) : hidden;
 }

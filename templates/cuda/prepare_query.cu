@@ -2,17 +2,31 @@
 //
 //   grid  num_q_heads, num_queries
 //   a.prepared  [num_queries, num_q_heads, query_floats]: plain [dim], basis [dim] if it differs
+//   a.bias      [num_queries, num_q_heads]: what the shift of keys took from their scores
 
 KERNEL prepare_query(const __grid_constant__ kvl__device_attend a)
 {
     __shared__ float x[head_dim_k];
     const int head = blockIdx.x, query = blockIdx.y;
-    const uint64_t from = row_at(a.q, a.first_row + query, head);
+    const uint64_t from = row_at(a.q, a.queries[query].row, head);
     float* to = (float*)a.prepared + (query * (int64_t)gridDim.x + head) * a.query_floats;
     for (int i = threadIdx.x; i < head_dim_k; i += cta_threads) {
         x[i] = load_value(from, a.q.type, i) * a.softmax_scale;
         to[i] = x[i];
     }
+    //% if sides[1].shift then
+    __shared__ float sums[cta_warps];
+    const float* shift = k_shift(a.tables, a.table_floats, head / num_heads);
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < head_dim_k; i += cta_threads) sum = mul_add(x[i], shift[i], sum);
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int i = 1; i < cta_warps; ++i) sum += sums[i];
+        ((float*)a.bias)[query * (int64_t)gridDim.x + head] = sum;
+    }
+    //% end
     //% if sides[1].piece > 0 then
     k_transform(x, 1, head_dim_k);
     for (int i = threadIdx.x; i < head_dim_k; i += cta_threads) to[head_dim_k + i] = x[i];

@@ -40,6 +40,10 @@ KERNEL $(s "restore_rows")(const __grid_constant__ kvl__device_restore a)
         const unsigned char* at = page_at(s, behind / page_size, head, $(side));
         $(s "restore_quantized")(a, at, behind % page_size, blockIdx.x, x);
         if (a.rows.data) $(s "transform")(x, 1, $(s "dim"));
+        //% if codec.shift then
+        const float* shift = $(s "shift")(a.tables, a.table_floats, head);
+        for (int i = threadIdx.x; i < $(s "dim"); i += cta_threads) x[i] += shift[i];
+        //% end
     } else {
         const head_windows w = windows_of(s, a.windows, head);
         const uint16_t* from = behind < 0

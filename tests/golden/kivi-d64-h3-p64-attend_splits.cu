@@ -36,7 +36,7 @@ typedef unsigned long long uintptr_t;
 //   v_encode_rows   units, num_kv_heads, num_seqs            kvl__device_append
 //   advance_rows    1                                        kvl__device_append
 //   prepare_query   num_q_heads, num_queries                 kvl__device_attend
-//   attend_splits   max_splits + 1, num_kv_heads, num_queries  kvl__device_attend
+//   attend_splits   parts, num_kv_heads, num_queries         kvl__device_attend
 //   merge_splits    num_q_heads, num_queries                 kvl__device_attend
 //   k_restore_rows  rows, num_kv_heads                       kvl__device_restore
 //   v_restore_rows  rows, num_kv_heads                       kvl__device_restore
@@ -89,7 +89,7 @@ typedef struct kvl__device_append {
     kvl__device_windows windows;
     kvl__device_rows    side[2];           // keys, values
     uint64_t            faults;            // uint32_t*
-    uint64_t            tables[2];         // const float*; [num_kv_heads, table_floats]
+    uint64_t            tables[2];         // const float*, records [num_kv_heads, table_floats]
     int32_t             table_floats[2];
     int32_t             num_seqs, pad;
     kvl__device_item    items[KVL__BATCH];
@@ -99,23 +99,28 @@ typedef struct kvl__device_append {
 typedef struct kvl__device_query {
     uint64_t seq;
     int64_t  position;                     // < 0: rows of the sequence + position
+    int64_t  begin, end;                   // of what it sees by its position, rows of [begin, end)
+    int32_t  row, pad;                     // in the caller's q, o and lse
 } kvl__device_query;
 
-// Splits: a sequence's visible pages are divided into at most max_splits parts of whole pages, of
-// at least split_rows rows; one part more holds sink and tail.
+// Splits: the pages that a query sees are divided into at most max_splits parts of whole pages, of
+// at least split_rows rows.  A launch has room for `parts` parts, the last of which is the windows.
 typedef struct kvl__device_attend {
     kvl__device_windows windows;
     kvl__device_rows    q, o;
-    uint64_t            lse;               // float* [num_queries, num_q_heads], or 0
+    uint64_t            lse;               // float* [rows, num_q_heads], or 0
     uint64_t            prepared;          // float* [num_queries, num_q_heads, query_floats]
+    uint64_t            bias;              // float* [num_queries, num_q_heads], of pages' scores
     uint64_t            o_part;            // float* [num_queries, num_q_heads, parts, dim]
     uint64_t            lse_part;          // float* [num_queries, num_q_heads, parts]
     uint64_t            tables[2];
     int32_t             table_floats[2];
+    uint64_t            sink_logits;       // const float* [num_q_heads], or 0
+    uint64_t            slopes;            // const float* [num_q_heads], ALiBi's, or 0
     float               softmax_scale, soft_cap;
-    int32_t             window_len, split_rows, max_splits, parts;  // parts: max_splits + 1
-    int32_t             num_queries, first_row;    // of the caller's rows
-    int32_t             query_floats, pad;         // copies of a query [., head_dim_k]: plain, basis
+    int32_t             window_len, split_rows, max_splits, parts;
+    int32_t             num_queries;
+    int32_t             query_floats;      // copies of a query [., head_dim_k]: plain, basis
     kvl__device_query   queries[KVL__BATCH];
 } kvl__device_attend;
 
@@ -125,8 +130,9 @@ typedef struct kvl__device_restore {
     kvl__device_windows windows;
     kvl__device_rows    rows;              // data 0: not asked
     uint64_t            seq;
-    uint64_t            tables;
-    int32_t             table_floats, only_head;    // only_head < 0: all of grid y
+    uint64_t            tables[2];
+    int32_t             table_floats[2];
+    int32_t             only_head, pad;    // only_head < 0: all of grid y
     int64_t             first;
     uint64_t            codes, scales, offsets;     // uint16_t*, float*, float*; 0: not asked
 } kvl__device_restore;
@@ -328,6 +334,7 @@ INLINE head_windows windows_of(const kvl__device_seq* s, const kvl__device_windo
     return h;
 }
 
+#line 42 "templates/cuda/config.cuh"
 // Rows in pages when a sequence has `rows` rows.
 INLINE int quantized_rows(const kvl__device_seq* s, const kvl__device_windows& w, int rows)
 {
@@ -720,7 +727,7 @@ INLINE float v_read_value(const unsigned char* page, int row, int channel, uint3
 #line 1 "templates/cuda/attend_splits.cu"
 // attend_splits.cu -- attention of a query row over one part of the rows that it sees.
 //
-//   grid  max_splits + 1, num_kv_heads, num_queries: pages of a split, or at max_splits the windows
+//   grid  parts, num_kv_heads, num_queries: pages of a split; the last part is the windows
 //   a.o_part    [num_queries, num_q_heads, parts, head_dim_v]  f32, normalised; of pages in the
 //               basis of the values' codec
 //   a.lse_part  [num_queries, num_q_heads, parts]  natural log; nothing visible: -inf and o = 0
@@ -735,20 +742,24 @@ INLINE float v_read_value(const unsigned char* page, int row, int channel, uint3
 typedef struct visible {
     int sink_begin, sink_end, page_begin, page_end, tail_begin, tail_end;
     int first_page, pages_per_split, num_splits;
+    int64_t position;              // of the query
 } visible;
 
-// The rows before query row `query`, itself included, of these the newest window_len.
+// The rows before query row `query`, itself included, of these the newest window_len, and of these
+// the ones that the caller asks for.
 INLINE visible see(const kvl__device_attend& a, int query)
 {
     const kvl__device_seq* s = (const kvl__device_seq*)a.queries[query].seq;
     const int64_t asked = a.queries[query].position;
     const int64_t position = asked < 0 ? s->rows + asked : asked;
     const int rows = (int)s->rows, quantized = (int)s->quantized;
-    const int end = position + 1 < rows ? (int)position + 1 : rows;
-    const int64_t oldest = a.window_len > 0 ? position + 1 - a.window_len : 0;
-    const int begin = oldest < 0 ? 0 : oldest < end ? (int)oldest : end;
+    const int64_t after = position + 1 < a.queries[query].end ? position + 1 : a.queries[query].end;
+    const int end = after < rows ? (int)after : rows;
+    const int64_t newest = a.window_len > 0 ? position + 1 - a.window_len : 0;
+    const int64_t oldest = newest > a.queries[query].begin ? newest : a.queries[query].begin;
+    const int begin = oldest < end ? (int)oldest : end;
     const int sink = least_of(rows, a.windows.sink_len);
-    visible v = { 0, 0, 0, 0, 0, 0, 0, 1, 0 };
+    visible v = { 0, 0, 0, 0, 0, 0, 0, 1, 0, position };
     if (begin >= end) return v;
     v.sink_begin = least_of(begin, sink);
     v.sink_end = least_of(end, sink);
@@ -832,6 +843,8 @@ enum { slices = 2 };     // threads of a channel: tiles in turn
 
 typedef struct workspace {
     float q[num_heads][head_dim_k];
+    float bias[num_heads];         // of pages
+    float slopes[num_heads];
     softmax state;
 } workspace;
 
@@ -855,6 +868,9 @@ INLINE void load_queries(const kvl__device_attend& a, int query, int head, int c
     for (int i = threadIdx.x; i < num_heads * head_dim_k; i += cta_threads)
         w->q[i / head_dim_k][i % head_dim_k] =
             from[i / head_dim_k * (int64_t)a.query_floats + i % head_dim_k];
+    for (int i = threadIdx.x; i < num_heads; i += cta_threads)
+        w->slopes[i] = a.slopes ? ((const float*)a.slopes)[head * num_heads + i] : 0.0f;
+#line 51 "templates/cuda/attend_splits.cu"
     softmax_start(&w->state);
     __syncthreads();
 }
@@ -871,11 +887,20 @@ INLINE void shrink_outputs(const softmax& state, outputs* o)
         for (int head = 0; head < num_heads; ++head) o->of[i][head] *= state.shrink[head];
 }
 
+// What a key's score becomes; distance: its position, counted from the query's.
+INLINE float final_score(const kvl__device_attend& a, const workspace* w, int h, float score,
+                         int64_t distance)
+{
+    score = capped(score, a.soft_cap);
+    return a.slopes ? mul_add(w->slopes[h], (float)distance, score) : score;
+}
+
 // PAGES
 
 // Scores of this thread's row of the strip that begins at `strip`.
 INLINE void score_token(const kvl__device_attend& a, const kvl__device_seq* s, int head,
-                        int row, bool is_visible, workspace* w)
+                        int row, bool is_visible, int64_t distance,
+                        workspace* w)
 {
     float sums[num_heads];
     for (int h = 0; h < num_heads; ++h) sums[h] = 0.0f;
@@ -890,8 +915,10 @@ INLINE void score_token(const kvl__device_attend& a, const kvl__device_seq* s, i
                 for (int i = 0; i < 16; ++i) sums[h] = mul_add(w->q[h][at * 16 + i], x[i], sums[h]);
         }
     }
+#line 98 "templates/cuda/attend_splits.cu"
     for (int h = 0; h < num_heads; ++h)
-        w->state.scores[h][threadIdx.x] = is_visible ? capped(sums[h], a.soft_cap) : hidden_score();
+        w->state.scores[h][threadIdx.x] =
+            is_visible ? final_score(a, w, h, sums[h], distance) : hidden_score();
 }
 
 // Values of the strip's rows [begin, end) join the outputs; rows are counted from its first.
@@ -918,12 +945,13 @@ INLINE void add_values(const kvl__device_seq* s, int head, int strip, int begin,
 }
 
 INLINE void attend_pages(const kvl__device_attend& a, const kvl__device_seq* s, int head,
-                         int begin, int end, workspace* w, outputs* o)
+                         int begin, int end, int64_t position, workspace* w, outputs* o)
 {
 #pragma unroll 1
     for (int strip = begin / 16 * 16; strip < end; strip += strip_rows) {
         const int row = strip + threadIdx.x;
-        score_token(a, s, head, row, row >= begin && row < end, w);
+        score_token(a, s, head, row, row >= begin && row < end,
+                    row + a.windows.sink_len - position, w);
         softmax_add(&w->state, strip_rows);
         shrink_outputs(w->state, o);
         add_values(s, head, strip, most_of(0, begin - strip), least_of(strip_rows, end - strip), w,
@@ -946,7 +974,7 @@ INLINE const uint16_t* window_row(const kvl__device_attend& a, const head_window
 
 // Two threads a row: neighbours read 32 bytes together.
 INLINE void score_row(const kvl__device_attend& a, const uint16_t* row, bool is_visible,
-                      workspace* w)
+                      int64_t distance, workspace* w)
 {
     float sums[num_heads];
     for (int h = 0; h < num_heads; ++h) sums[h] = 0.0f;
@@ -963,8 +991,15 @@ INLINE void score_row(const kvl__device_attend& a, const uint16_t* row, bool is_
         const float sum = sums[h] + __shfl_xor_sync(0xffffffffu, sums[h], 1);
         if (threadIdx.x % 2 == 0)
             w->state.scores[h][threadIdx.x / 2] =
-                is_visible ? capped(sum, a.soft_cap) : hidden_score();
+                is_visible ? final_score(a, w, h, sum, distance) : hidden_score();
     }
+}
+
+// Its position.
+INLINE int window_position(const kvl__device_attend& a, const visible& v, int at)
+{
+    const int in_sink = v.sink_end - v.sink_begin;
+    return at < in_sink ? v.sink_begin + at : a.windows.sink_len + v.tail_begin + at - in_sink;
 }
 
 INLINE void attend_windows(const kvl__device_attend& a, const head_windows& windows,
@@ -975,7 +1010,8 @@ INLINE void attend_windows(const kvl__device_attend& a, const head_windows& wind
 #pragma unroll 1
     for (int strip = 0; strip < count; strip += rows) {
         const int at = strip + threadIdx.x / 2;
-        score_row(a, window_row(a, windows, v, 0, least_of(at, count - 1)), at < count, w);
+        score_row(a, window_row(a, windows, v, 0, least_of(at, count - 1)), at < count,
+                  window_position(a, v, at) - v.position, w);
         softmax_add(&w->state, rows);
         shrink_outputs(w->state, o);
         const int end = least_of(rows, count - strip);
@@ -1005,7 +1041,7 @@ INLINE void store_part(const kvl__device_attend& a, int query, int head, int par
         float* to = (float*)a.o_part + at * head_dim_v;
         if (threadIdx.x == 0)
             ((float*)a.lse_part)[at] = sum > 0.0f ? w->state.max[h] + logf(sum) : hidden_score();
-#line 194 "templates/cuda/attend_splits.cu"
+#line 224 "templates/cuda/attend_splits.cu"
         __syncthreads();
         sums[threadIdx.x] = o.of[0][h];
         __syncthreads();
@@ -1013,7 +1049,7 @@ INLINE void store_part(const kvl__device_attend& a, int query, int head, int par
         float all = 0.0f;
         for (int slice = 0; slice < slices; ++slice) all += sums[slice * head_dim_v + threadIdx.x];
         to[threadIdx.x] = all * share;
-#line 206 "templates/cuda/attend_splits.cu"
+#line 236 "templates/cuda/attend_splits.cu"
     }
 }
 
@@ -1023,7 +1059,7 @@ KERNEL attend_splits(const __grid_constant__ kvl__device_attend a)
     const int part = blockIdx.x, head = blockIdx.y, query = blockIdx.z;
     const kvl__device_seq* s = (const kvl__device_seq*)a.queries[query].seq;
     const visible v = see(a, query);
-    const bool is_window = part == a.max_splits;
+    const bool is_window = part == a.parts - 1;
     outputs o;
     if (!is_window && part >= v.num_splits) return;        // merge_splits does not read it
     start_outputs(&o);
@@ -1033,7 +1069,8 @@ KERNEL attend_splits(const __grid_constant__ kvl__device_attend a)
     } else {
         const int first = (v.first_page + part * v.pages_per_split) * page_size;
         attend_pages(a, s, head, most_of(v.page_begin, first),
-                     least_of(v.page_end, first + v.pages_per_split * page_size), &w, &o);
+                     least_of(v.page_end, first + v.pages_per_split * page_size), v.position, &w,
+                     &o);
     }
     store_part(a, query, head, part, &w, o);
 }

@@ -36,7 +36,7 @@ typedef unsigned long long uintptr_t;
 //   v_encode_rows   units, num_kv_heads, num_seqs            kvl__device_append
 //   advance_rows    1                                        kvl__device_append
 //   prepare_query   num_q_heads, num_queries                 kvl__device_attend
-//   attend_splits   max_splits + 1, num_kv_heads, num_queries  kvl__device_attend
+//   attend_splits   parts, num_kv_heads, num_queries         kvl__device_attend
 //   merge_splits    num_q_heads, num_queries                 kvl__device_attend
 //   k_restore_rows  rows, num_kv_heads                       kvl__device_restore
 //   v_restore_rows  rows, num_kv_heads                       kvl__device_restore
@@ -89,7 +89,7 @@ typedef struct kvl__device_append {
     kvl__device_windows windows;
     kvl__device_rows    side[2];           // keys, values
     uint64_t            faults;            // uint32_t*
-    uint64_t            tables[2];         // const float*; [num_kv_heads, table_floats]
+    uint64_t            tables[2];         // const float*, records [num_kv_heads, table_floats]
     int32_t             table_floats[2];
     int32_t             num_seqs, pad;
     kvl__device_item    items[KVL__BATCH];
@@ -99,23 +99,28 @@ typedef struct kvl__device_append {
 typedef struct kvl__device_query {
     uint64_t seq;
     int64_t  position;                     // < 0: rows of the sequence + position
+    int64_t  begin, end;                   // of what it sees by its position, rows of [begin, end)
+    int32_t  row, pad;                     // in the caller's q, o and lse
 } kvl__device_query;
 
-// Splits: a sequence's visible pages are divided into at most max_splits parts of whole pages, of
-// at least split_rows rows; one part more holds sink and tail.
+// Splits: the pages that a query sees are divided into at most max_splits parts of whole pages, of
+// at least split_rows rows.  A launch has room for `parts` parts, the last of which is the windows.
 typedef struct kvl__device_attend {
     kvl__device_windows windows;
     kvl__device_rows    q, o;
-    uint64_t            lse;               // float* [num_queries, num_q_heads], or 0
+    uint64_t            lse;               // float* [rows, num_q_heads], or 0
     uint64_t            prepared;          // float* [num_queries, num_q_heads, query_floats]
+    uint64_t            bias;              // float* [num_queries, num_q_heads], of pages' scores
     uint64_t            o_part;            // float* [num_queries, num_q_heads, parts, dim]
     uint64_t            lse_part;          // float* [num_queries, num_q_heads, parts]
     uint64_t            tables[2];
     int32_t             table_floats[2];
+    uint64_t            sink_logits;       // const float* [num_q_heads], or 0
+    uint64_t            slopes;            // const float* [num_q_heads], ALiBi's, or 0
     float               softmax_scale, soft_cap;
-    int32_t             window_len, split_rows, max_splits, parts;  // parts: max_splits + 1
-    int32_t             num_queries, first_row;    // of the caller's rows
-    int32_t             query_floats, pad;         // copies of a query [., head_dim_k]: plain, basis
+    int32_t             window_len, split_rows, max_splits, parts;
+    int32_t             num_queries;
+    int32_t             query_floats;      // copies of a query [., head_dim_k]: plain, basis
     kvl__device_query   queries[KVL__BATCH];
 } kvl__device_attend;
 
@@ -125,8 +130,9 @@ typedef struct kvl__device_restore {
     kvl__device_windows windows;
     kvl__device_rows    rows;              // data 0: not asked
     uint64_t            seq;
-    uint64_t            tables;
-    int32_t             table_floats, only_head;    // only_head < 0: all of grid y
+    uint64_t            tables[2];
+    int32_t             table_floats[2];
+    int32_t             only_head, pad;    // only_head < 0: all of grid y
     int64_t             first;
     uint64_t            codes, scales, offsets;     // uint16_t*, float*, float*; 0: not asked
 } kvl__device_restore;
@@ -328,6 +334,7 @@ INLINE head_windows windows_of(const kvl__device_seq* s, const kvl__device_windo
     return h;
 }
 
+#line 42 "templates/cuda/config.cuh"
 // Rows in pages when a sequence has `rows` rows.
 INLINE int quantized_rows(const kvl__device_seq* s, const kvl__device_windows& w, int rows)
 {
@@ -564,9 +571,10 @@ typedef struct k_unit {
     int32_t         row;           // the first row of the page, counted after the sink
     int32_t         ring_rows;
     unsigned char*  page;
+    const float*    shift;         // [dim]
 } k_unit;
 
-#line 47 "templates/cuda/encode_rows.cu"
+#line 48 "templates/cuda/encode_rows.cu"
 // A tile of 16 rows of the page, of which [first, end) are read.
 INLINE void k_load_tile(const k_unit& u, int tile, int first, int end, float* x)
 {
@@ -576,11 +584,11 @@ INLINE void k_load_tile(const k_unit& u, int tile, int first, int end, float* x)
         float value = 0.0f;
         if (row >= first && row < end)
             value = f32_of_row(u.ring[(u.row + row) % u.ring_rows * (int64_t)k_dim + channel]);
-#line 59 "templates/cuda/encode_rows.cu"
+#line 63 "templates/cuda/encode_rows.cu"
         x[i / k_dim * k_row_stride + channel] = value;
     }
     k_transform(x, 16, k_row_stride);
-#line 65 "templates/cuda/encode_rows.cu"
+#line 69 "templates/cuda/encode_rows.cu"
 }
 
 // Codes, bits of x, of the rows [first, end) of a tile take their place in the page.
@@ -592,14 +600,14 @@ INLINE void k_put_tile(const k_unit& u, int tile, int first, int end, const floa
         const bool write = item < k_dim;
         uint32_t q[16];
         for (int i = 0; i < 16; ++i) q[i] = 0;
-#line 77 "templates/cuda/encode_rows.cu"
-        unsigned char* cell = u.page + k_cell_at(tile, write ? at : 0);
 #line 81 "templates/cuda/encode_rows.cu"
+        unsigned char* cell = u.page + k_cell_at(tile, write ? at : 0);
+#line 85 "templates/cuda/encode_rows.cu"
         if (write && !whole) k_get_codes(cell, lane, q);
         for (int i = 0; i < 16; ++i) {
-#line 84 "templates/cuda/encode_rows.cu"
-            const int row = lane, channel = at * 16 + i;
 #line 88 "templates/cuda/encode_rows.cu"
+            const int row = lane, channel = at * 16 + i;
+#line 92 "templates/cuda/encode_rows.cu"
             if (write && tile * 16 + row >= first && tile * 16 + row < end)
                 q[i] = bits_of(x[row * k_row_stride + channel]);
         }
@@ -607,19 +615,19 @@ INLINE void k_put_tile(const k_unit& u, int tile, int first, int end, const floa
     }
 }
 
-#line 145 "templates/cuda/encode_rows.cu"
+#line 149 "templates/cuda/encode_rows.cu"
 // Groups along tokens: group_size rows at once, each channel with its own statistics.  Rows pass
 // twice: to be fitted, then to be rounded.
 INLINE void k_encode_group(const k_unit& u, int first, int end, float* x)
 {
-#line 150 "templates/cuda/encode_rows.cu"
+#line 154 "templates/cuda/encode_rows.cu"
     enum { each = 1 };                         // channels of a thread
     k_grid grids[each];
-#line 153 "templates/cuda/encode_rows.cu"
-    float los[each];
-#line 153 "templates/cuda/encode_rows.cu"
-    float his[each];
-#line 155 "templates/cuda/encode_rows.cu"
+#line 157 "templates/cuda/encode_rows.cu"
+    float los[each] = { 0.0f };
+#line 157 "templates/cuda/encode_rows.cu"
+    float his[each] = { 0.0f };
+#line 159 "templates/cuda/encode_rows.cu"
     for (int tile = first / 16; tile * 16 < end; ++tile) {
         k_load_tile(u, tile, first, end, x);
         for (int i = 0; i < each; ++i) {
@@ -630,21 +638,21 @@ INLINE void k_encode_group(const k_unit& u, int first, int end, float* x)
             for (int row = begin; row < after; ++row) {
                 const float value = x[row * k_row_stride + channel];
                 const bool is_first = tile * 16 + row == first;
-#line 166 "templates/cuda/encode_rows.cu"
+#line 170 "templates/cuda/encode_rows.cu"
                 {
                     const float x = value;
                     float& lo = los[i];
                     if (is_first) lo = x;
                     else lo = x < lo ? x : lo;
                 }
-#line 166 "templates/cuda/encode_rows.cu"
+#line 170 "templates/cuda/encode_rows.cu"
                 {
                     const float x = value;
                     float& hi = his[i];
                     if (is_first) hi = x;
                     else hi = x > hi ? x : hi;
                 }
-#line 173 "templates/cuda/encode_rows.cu"
+#line 177 "templates/cuda/encode_rows.cu"
             }
         }
     }
@@ -675,7 +683,7 @@ INLINE void k_encode_unit(const k_unit& u, int first, int end)
     for (int row = first; row < end; row += group_size)
         k_encode_group(u, row, row + group_size, x);
 }
-#line 204 "templates/cuda/encode_rows.cu"
+#line 208 "templates/cuda/encode_rows.cu"
 
 KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -693,6 +701,7 @@ KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
     u.row = page * page_size;
     u.ring_rows = a.windows.ring_rows;
     u.page = page_at(s, page, head, 0);
+#line 228 "templates/cuda/encode_rows.cu"
     k_encode_unit(u, first - u.row, end - u.row);
 }
 
@@ -918,9 +927,10 @@ typedef struct v_unit {
     int32_t         row;           // the first row of the page, counted after the sink
     int32_t         ring_rows;
     unsigned char*  page;
+    const float*    shift;         // [dim]
 } v_unit;
 
-#line 47 "templates/cuda/encode_rows.cu"
+#line 48 "templates/cuda/encode_rows.cu"
 // A tile of 16 rows of the page, of which [first, end) are read.
 INLINE void v_load_tile(const v_unit& u, int tile, int first, int end, float* x)
 {
@@ -930,11 +940,11 @@ INLINE void v_load_tile(const v_unit& u, int tile, int first, int end, float* x)
         float value = 0.0f;
         if (row >= first && row < end)
             value = f32_of_row(u.ring[(u.row + row) % u.ring_rows * (int64_t)v_dim + channel]);
-#line 59 "templates/cuda/encode_rows.cu"
+#line 63 "templates/cuda/encode_rows.cu"
         x[i / v_dim * v_row_stride + channel] = value;
     }
     v_transform(x, 16, v_row_stride);
-#line 65 "templates/cuda/encode_rows.cu"
+#line 69 "templates/cuda/encode_rows.cu"
 }
 
 // Codes, bits of x, of the rows [first, end) of a tile take their place in the page.
@@ -946,14 +956,14 @@ INLINE void v_put_tile(const v_unit& u, int tile, int first, int end, const floa
         const bool write = item < v_dim;
         uint32_t q[16];
         for (int i = 0; i < 16; ++i) q[i] = 0;
-#line 79 "templates/cuda/encode_rows.cu"
+#line 83 "templates/cuda/encode_rows.cu"
         unsigned char* cell = u.page + v_cell_at(write ? at : 0, tile);
-#line 81 "templates/cuda/encode_rows.cu"
+#line 85 "templates/cuda/encode_rows.cu"
         if (write && !whole) v_get_codes(cell, lane, q);
         for (int i = 0; i < 16; ++i) {
-#line 86 "templates/cuda/encode_rows.cu"
+#line 90 "templates/cuda/encode_rows.cu"
             const int row = i, channel = item;
-#line 88 "templates/cuda/encode_rows.cu"
+#line 92 "templates/cuda/encode_rows.cu"
             if (write && tile * 16 + row >= first && tile * 16 + row < end)
                 q[i] = bits_of(x[row * v_row_stride + channel]);
         }
@@ -961,7 +971,7 @@ INLINE void v_put_tile(const v_unit& u, int tile, int first, int end, const floa
     }
 }
 
-#line 110 "templates/cuda/encode_rows.cu"
+#line 114 "templates/cuda/encode_rows.cu"
 // Groups along the channels of a row.  A thread has one group of one row.
 INLINE void v_encode_unit(const v_unit& u, int first, int end)
 {
@@ -973,26 +983,26 @@ INLINE void v_encode_unit(const v_unit& u, int first, int end)
             const int row = tile * 16 + item % 16, channel = item / 16 * group_size;
             if (row < first || row >= end) continue;
             float* of = x + item % 16 * v_row_stride + channel;
-#line 122 "templates/cuda/encode_rows.cu"
+#line 126 "templates/cuda/encode_rows.cu"
             float lo;
-#line 122 "templates/cuda/encode_rows.cu"
+#line 126 "templates/cuda/encode_rows.cu"
             float hi;
-#line 124 "templates/cuda/encode_rows.cu"
+#line 128 "templates/cuda/encode_rows.cu"
             {
                 const float x = of[0];
-#line 127 "templates/cuda/encode_rows.cu"
+#line 131 "templates/cuda/encode_rows.cu"
                 lo = x;
-#line 127 "templates/cuda/encode_rows.cu"
+#line 131 "templates/cuda/encode_rows.cu"
                 hi = x;
-#line 129 "templates/cuda/encode_rows.cu"
+#line 133 "templates/cuda/encode_rows.cu"
             }
             for (int i = 1; i < group_size; ++i) {
                 const float x = of[i];
-#line 133 "templates/cuda/encode_rows.cu"
+#line 137 "templates/cuda/encode_rows.cu"
                 lo = x < lo ? x : lo;
-#line 133 "templates/cuda/encode_rows.cu"
+#line 137 "templates/cuda/encode_rows.cu"
                 hi = x > hi ? x : hi;
-#line 135 "templates/cuda/encode_rows.cu"
+#line 139 "templates/cuda/encode_rows.cu"
             }
             const int group = v_group(row, channel);
             const v_grid grid = v_store_grid(u.page, group, lo, hi);
@@ -1002,7 +1012,7 @@ INLINE void v_encode_unit(const v_unit& u, int first, int end)
         v_put_tile(u, tile, first, end, x);
     }
 }
-#line 204 "templates/cuda/encode_rows.cu"
+#line 208 "templates/cuda/encode_rows.cu"
 
 KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -1020,6 +1030,7 @@ KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
     u.row = page * page_size;
     u.ring_rows = a.windows.ring_rows;
     u.page = page_at(s, page, head, 1);
+#line 228 "templates/cuda/encode_rows.cu"
     v_encode_unit(u, first - u.row, end - u.row);
 }
 

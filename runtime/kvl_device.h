@@ -1,0 +1,624 @@
+// kvl_device.h -- operations of a cache on a device: what kvl_ops.h has checked, as launches.
+//
+// The host's counts of a sequence and the device's record of it advance side by side: the host's
+// when a call is made, the record's when its kernels run.  A call that is captured into a graph
+// runs no kernel, so it changes neither; each launch of the graph is announced by an append with
+// `replay`, which changes the host's counts, makes pages ready, and launches nothing.
+
+#ifndef KVL_DEVICE_H
+#define KVL_DEVICE_H
+
+#include "kvl_ops.h"
+
+enum { KVL__DEVICE_SPLIT_ROWS = 256 };     // rows of pages that one CTA takes at least
+
+// KERNELS
+
+typedef struct kvl__kernel_name {
+    const char* program;               // of gen/kernels.lua
+    const char* name;
+    size_t      at;                    // in kvl__device_kernels
+} kvl__kernel_name;
+
+#define KVL__KERNEL_AT(field) offsetof(kvl__device_kernels, field)
+
+static __attribute__((unused)) const kvl__kernel_name kvl__kernel_names[] = {
+    { "append_rows", "append_rows", KVL__KERNEL_AT(append_rows) },
+    { "encode_rows", "k_encode_rows", KVL__KERNEL_AT(encode_rows[0]) },
+    { "encode_rows", "v_encode_rows", KVL__KERNEL_AT(encode_rows[1]) },
+    { "advance_rows", "advance_rows", KVL__KERNEL_AT(advance_rows) },
+    { "prepare_query", "prepare_query", KVL__KERNEL_AT(prepare_query) },
+    { "attend_splits", "attend_splits", KVL__KERNEL_AT(attend_splits) },
+    { "merge_splits", "merge_splits", KVL__KERNEL_AT(merge_splits) },
+    { "restore_rows", "k_restore_rows", KVL__KERNEL_AT(restore_rows[0]) },
+    { "restore_rows", "v_restore_rows", KVL__KERNEL_AT(restore_rows[1]) },
+};
+
+enum { KVL__NUM_KERNELS = (int)(sizeof kvl__kernel_names / sizeof kvl__kernel_names[0]) };
+
+// The kernels of a layer.  The layer is unchanged after a failure.
+KVL__FN kvl_status kvl__device_layer_kernels(kvl_context* ctx, kvl__layer* l)
+{
+    kvl__kernel_request requests[KVL__NUM_KERNELS];
+    const size_t bytes = KVL__NUM_KERNELS * sizeof(kvl__config_text);
+    kvl__config_text* texts = (kvl__config_text*)kvl__alloc(ctx, bytes);
+    KVL__REQUIRE(ctx, texts, KVL_NO_MEMORY, "%zu bytes for configurations", bytes);
+    memset(requests, 0, sizeof requests);
+    for (int i = 0; i < KVL__NUM_KERNELS; ++i) {
+        kvl__config_to_text(ctx, &l->config, kvl__kernel_names[i].program, &texts[i]);
+        requests[i].name = texts[i].name;
+        requests[i].entry = kvl__kernel_names[i].name;
+        requests[i].fields = texts[i].fields;
+        requests[i].num_fields = texts[i].num_fields;
+    }
+    const kvl_status status = kvl__kernels_get(ctx, requests, KVL__NUM_KERNELS);
+    kvl__free(ctx, texts, bytes);
+    if (status != KVL_OK) return status;
+    for (int i = 0; i < KVL__NUM_KERNELS; ++i)
+        memcpy((char*)&l->kernels + kvl__kernel_names[i].at, &requests[i].function,
+               sizeof requests[i].function);
+    l->generated = 1;
+    l->from = requests[0].where;
+    return KVL_OK;
+}
+
+// STREAMS AND LAUNCHES
+
+// Makes `stream` the cache's: what it does comes after all that the cache has done before.
+// *captured: the stream is being captured, and the work before it is not of this graph.
+KVL__FN kvl_status kvl__device_begin(kvl_cache* cache, void* handle, int* captured)
+{
+    kvl_context* ctx = cache->ctx;
+    const kvl__driver* d = &ctx->gpu->driver;
+    kvl__cu_stream stream = (kvl__cu_stream)handle;
+    int capturing = 0;
+    KVL__TRY(kvl__gpu_enter(ctx));
+    int result = stream ? d->stream_is_capturing(stream, &capturing) : KVL__CU_OK;
+    if (result == KVL__CU_OK && !capturing && stream != cache->device.stream) {
+        result = d->event_record(cache->device.event, cache->device.stream);
+        if (result == KVL__CU_OK) result = d->stream_wait_event(stream, cache->device.event, 0);
+    }
+    kvl__gpu_leave(ctx);
+    KVL__TRY(kvl__cu_check(ctx, result, "beginning work on a stream"));
+    if (!capturing) cache->device.stream = stream;
+    *captured = capturing;
+    cache->device.launches_on = stream;
+    return KVL_OK;
+}
+
+// What could not be reported where it happened.
+KVL__FN kvl_status kvl__device_end(kvl_cache* cache)
+{
+    const kvl_status status = cache->device.status;
+    cache->device.status = KVL_OK;
+    return status;
+}
+
+typedef struct kvl__grid3 { int64_t x, y, z; } kvl__grid3;
+
+// The context is entered.
+KVL__FN int kvl__launch(kvl_cache* cache, kvl__cu_function function, kvl__grid3 grid,
+                        const void* args)
+{
+    void* params[1];
+    params[0] = (void*)(uintptr_t)args;
+    return cache->ctx->gpu->driver.launch(function, (unsigned)grid.x, (unsigned)grid.y,
+                                          (unsigned)grid.z, KVL__CTA_THREADS, 1, 1, 0,
+                                          cache->device.launches_on, params, NULL);
+}
+
+KVL__FN kvl__device_windows kvl__device_windows_of(const kvl__layer* l)
+{
+    kvl__device_windows w;
+    memset(&w, 0, sizeof w);
+    w.num_kv_heads = l->config.num_kv_heads;
+    w.sink_len = l->config.sink_len;
+    w.recent_len = l->config.recent_len;
+    w.chunk_len = l->config.chunk_len;
+    w.ring_rows = (int32_t)(l->keep_rows + l->tail_rows);
+    return w;
+}
+
+KVL__FN kvl__device_rows kvl__device_rows_of(const kvl__view* v)
+{
+    kvl__device_rows rows;
+    memset(&rows, 0, sizeof rows);
+    rows.data = (uintptr_t)v->data;
+    rows.row_stride = v->row_bytes / kvl__type_bytes(v->type);
+    rows.head_stride = v->head_bytes / kvl__type_bytes(v->type);
+    rows.type = (int32_t)v->type;
+    return rows;
+}
+
+// APPEND
+
+// Rows of a page that one CTA encodes; gen/codec.lua says the same.
+KVL__FN int64_t kvl__unit_rows(const kvl__codec* c)
+{
+    const int along = !kvl__is_raw(c) && c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL;
+    return along ? kvl__lcm(16, c->group_size) : 16;
+}
+
+// Launches the kernels of one wave; units: the most that a sequence encodes of a side.
+KVL__FN int kvl__launch_append(kvl_cache* cache, const kvl__layer* l, const kvl__device_append* a,
+                               int64_t max_rows, const int64_t* units)
+{
+    kvl__grid3 grid;
+    grid.x = max_rows;
+    grid.y = l->config.num_kv_heads;
+    grid.z = a->num_seqs;
+    int result = kvl__launch(cache, l->kernels.append_rows, grid, a);
+    for (int side = 0; side < 2 && result == KVL__CU_OK; ++side) {
+        grid.x = units[side];
+        if (grid.x > 0) result = kvl__launch(cache, l->kernels.encode_rows[side], grid, a);
+    }
+    grid.x = grid.y = grid.z = 1;
+    if (result == KVL__CU_OK) result = kvl__launch(cache, l->kernels.advance_rows, grid, a);
+    return result;
+}
+
+KVL__FN void kvl__device_append_args(const kvl__append_job* job, kvl__device_append* a)
+{
+    memset(a, 0, sizeof *a);
+    a->windows = kvl__device_windows_of(job->l);
+    for (int side = 0; side < 2; ++side) a->side[side] = kvl__device_rows_of(&job->side[side]);
+    a->faults = job->cache->device.faults;
+    for (int side = 0; side < 2; ++side) {
+        a->tables[side] = job->l->device_tables[side];
+        a->table_floats[side] = (int32_t)job->l->record_floats[side];
+    }
+}
+
+// One wave: of each of the sequences [first, first + num) as many rows as its ring has room for.
+// now: their extents before and after it.  Returns the number of rows.
+KVL__FN int64_t kvl__plan_append(const kvl__append_job* job, int first, int num, kvl__extent* now,
+                                 kvl__device_append* a, int64_t* max_rows, int64_t* units)
+{
+    const kvl__config* c = &job->l->config;
+    int64_t all = 0;
+    a->num_seqs = num;
+    *max_rows = units[0] = units[1] = 0;
+    for (int i = 0; i < num; ++i) {
+        const kvl__append_seq* from = &job->seqs[first + i];
+        const int64_t done = now[i].rows - from->s->now.rows;
+        const int64_t behind = now[i].rows - c->sink_len - now[i].quantized;     // < 0: in the sink
+        const int64_t rows = kvl__min_i64(from->num_rows - done, job->l->tail_rows - behind);
+        const kvl__extent to = kvl__grown(c, &now[i], rows, job->l->keep_rows);
+        a->items[i].seq = from->s->record;
+        a->items[i].first_row = (int32_t)(from->first_row + done);
+        a->items[i].num_rows = (int32_t)rows;
+        for (int side = 0; side < 2 && to.quantized > now[i].quantized; ++side) {
+            const int64_t unit = kvl__unit_rows(&c->side[side]);
+            units[side] = kvl__max_i64(units[side], (to.quantized - 1) / unit -
+                                                    now[i].quantized / unit + 1);
+        }
+        *max_rows = kvl__max_i64(*max_rows, rows);
+        now[i] = to;
+        all += rows;
+    }
+    return all;
+}
+
+KVL__FN void kvl__device_append_rows(kvl__append_job* job)
+{
+    kvl_context* ctx = job->cache->ctx;
+    kvl__extent now[KVL__BATCH];
+    kvl__device_append a;
+    int64_t max_rows, units[2];
+    int result = KVL__CU_OK;
+    const kvl_status entered = kvl__gpu_enter(ctx);
+    if (entered != KVL_OK) {
+        kvl__device_note(job->cache, entered);
+        return;
+    }
+    kvl__device_append_args(job, &a);
+    for (int first = 0; first < job->num_seqs; first += KVL__BATCH) {
+        const int num = (int)kvl__min_i64(job->num_seqs - first, KVL__BATCH);
+        for (int i = 0; i < num; ++i) now[i] = job->seqs[first + i].s->now;
+        while (result == KVL__CU_OK &&
+               kvl__plan_append(job, first, num, now, &a, &max_rows, units) > 0)
+            result = kvl__launch_append(job->cache, job->l, &a, max_rows, units);
+    }
+    kvl__gpu_leave(ctx);
+    kvl__device_note(job->cache, kvl__cu_check(ctx, result, "appending rows"));
+}
+
+// Records an append in the graph that is being captured: nothing runs, and no count changes.
+KVL__FN kvl_status kvl__device_capture_append(kvl__append_job* job, int64_t num_rows)
+{
+    const kvl__config* c = &job->l->config;
+    kvl_context* ctx = job->cache->ctx;
+    kvl__device_append a;
+    int64_t max_rows = 0, units[2];
+    int result = KVL__CU_OK;
+    const int64_t room = job->l->tail_rows - c->recent_len - c->chunk_len + 1;
+    (void)num_rows;
+    for (int i = 0; i < job->num_seqs; ++i)
+        max_rows = kvl__max_i64(max_rows, job->seqs[i].num_rows);
+    KVL__REQUIRE(ctx, job->cache->device.prepared_rows > 0, KVL_UNSUPPORTED,
+                 "the stream is being captured: call kvl_prepare before");
+    KVL__REQUIRE(ctx, max_rows <= room, KVL_UNSUPPORTED, "num_rows: %lld rows of one sequence in a "
+                 "captured append: at most %lld", (long long)max_rows, (long long)room);
+    for (int side = 0; side < 2; ++side) {
+        const int64_t due = (max_rows + c->chunk_len - 1) / c->chunk_len * c->chunk_len;
+        units[side] = due / kvl__unit_rows(&c->side[side]) + 2;        // it may begin inside one
+    }
+    KVL__TRY(kvl__gpu_enter(ctx));
+    kvl__device_append_args(job, &a);
+    for (int first = 0; first < job->num_seqs && result == KVL__CU_OK; first += KVL__BATCH) {
+        a.num_seqs = (int32_t)kvl__min_i64(job->num_seqs - first, KVL__BATCH);
+        for (int i = 0; i < a.num_seqs; ++i) {
+            a.items[i].seq = job->seqs[first + i].s->record;
+            a.items[i].first_row = (int32_t)job->seqs[first + i].first_row;
+            a.items[i].num_rows = (int32_t)job->seqs[first + i].num_rows;
+        }
+        result = kvl__launch_append(job->cache, job->l, &a, max_rows, units);
+    }
+    kvl__gpu_leave(ctx);
+    return kvl__cu_check(ctx, result, "recording an append");
+}
+
+// ATTEND
+
+// Splits of a query that sees `pages` pages; templates/cuda/visible.cuh says the same.
+KVL__FN int64_t kvl__device_splits(const kvl__config* c, int64_t pages)
+{
+    const int64_t fewest = (KVL__DEVICE_SPLIT_ROWS + c->page_size - 1) / c->page_size;
+    const int64_t each =
+        kvl__max_i64(fewest, (pages + KVL__MAX_SPLITS - 1) / KVL__MAX_SPLITS);
+    return (pages + each - 1) / each;
+}
+
+// Bytes of workspace that query rows of a layer take.
+KVL__FN uint64_t kvl__device_wave_bytes(const kvl__layer* l, int64_t num_queries, int64_t parts)
+{
+    const int64_t q_heads = (int64_t)l->config.num_heads * l->config.num_kv_heads;
+    const int64_t floats = 1 + 2 * l->config.side[0].head_dim +
+                           parts * (l->config.side[1].head_dim + 1);
+    return 4u * (uint64_t)(num_queries * q_heads * floats);
+}
+
+// Room for one query of any length, and for a launch of short ones.
+KVL__FN uint64_t kvl__device_workspace_bytes(const kvl_cache* cache)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < cache->num_layers; ++i) {
+        const kvl__layer* l = &cache->layers[i];
+        if (!l->active) continue;
+        const uint64_t one = kvl__device_wave_bytes(l, 1, KVL__MAX_SPLITS + 1);
+        const uint64_t many = kvl__device_wave_bytes(l, KVL__BATCH, 2);
+        if (one > bytes) bytes = one;
+        if (many > bytes) bytes = many;
+    }
+    return bytes;
+}
+
+KVL__FN void kvl__device_attend_args(const kvl__attend_job* job, int64_t parts,
+                                     kvl__device_attend* a)
+{
+    const kvl_cache* cache = job->cache;
+    const kvl__config* c = &job->l->config;
+    const int64_t rows = job->num_queries * c->num_heads * c->num_kv_heads;
+    memset(a, 0, sizeof *a);
+    a->windows = kvl__device_windows_of(job->l);
+    a->q = kvl__device_rows_of(&job->q);
+    a->o = kvl__device_rows_of(&job->o);
+    a->lse = (uintptr_t)job->lse;
+    a->query_floats = 2 * c->side[0].head_dim;
+    a->prepared = cache->device.workspace;
+    a->o_part = a->prepared + 4u * (uint64_t)(rows * a->query_floats);
+    a->lse_part = a->o_part + 4u * (uint64_t)(rows * parts * c->side[1].head_dim);
+    a->bias = a->lse_part + 4u * (uint64_t)(rows * parts);
+    for (int side = 0; side < 2; ++side) {
+        a->tables[side] = job->l->device_tables[side];
+        a->table_floats[side] = (int32_t)job->l->record_floats[side];
+    }
+    a->sink_logits = job->partial ? 0 : job->l->device_sinks;
+    a->slopes = job->l->device_slopes;
+    a->softmax_scale = job->l->softmax_scale;
+    a->soft_cap = job->l->desc.soft_cap;
+    a->window_len = job->l->desc.window_len;
+    a->split_rows = KVL__DEVICE_SPLIT_ROWS;
+    a->max_splits = KVL__MAX_SPLITS;
+    a->parts = (int32_t)parts;
+    a->num_queries = (int32_t)job->num_queries;
+    for (int64_t i = 0; i < job->num_queries; ++i) {
+        a->queries[i].seq = cache->wave[i].s->record;
+        a->queries[i].position = cache->wave[i].position;
+        a->queries[i].row = (int32_t)cache->wave[i].row;
+        a->queries[i].begin = cache->wave[i].begin;
+        a->queries[i].end = cache->wave[i].end;
+    }
+}
+
+KVL__FN void kvl__device_attend_wave(kvl__attend_job* job)
+{
+    kvl_context* ctx = job->cache->ctx;
+    const kvl__config* c = &job->l->config;
+    kvl__device_attend a;
+    kvl__grid3 grid;
+    const int64_t parts = job->max_parts;
+    if (job->num_queries == 0) return;
+    const kvl_status entered = kvl__gpu_enter(ctx);
+    if (entered != KVL_OK) {
+        kvl__device_note(job->cache, entered);
+        return;
+    }
+    kvl__device_attend_args(job, parts, &a);
+    grid.x = (int64_t)c->num_heads * c->num_kv_heads;
+    grid.y = job->num_queries;
+    grid.z = 1;
+    int result = kvl__launch(job->cache, job->l->kernels.prepare_query, grid, &a);
+    grid.x = parts;
+    grid.y = c->num_kv_heads;
+    grid.z = job->num_queries;
+    if (result == KVL__CU_OK)
+        result = kvl__launch(job->cache, job->l->kernels.attend_splits, grid, &a);
+    grid.x = (int64_t)c->num_heads * c->num_kv_heads;
+    grid.y = job->num_queries;
+    grid.z = 1;
+    if (result == KVL__CU_OK)
+        result = kvl__launch(job->cache, job->l->kernels.merge_splits, grid, &a);
+    kvl__gpu_leave(ctx);
+    kvl__device_note(job->cache, kvl__cu_check(ctx, result, "attending"));
+    job->num_queries = 0;
+    job->max_parts = 1;
+}
+
+// Adds a query row; full waves run.  A position within the sequence is counted from its end, which
+// is where it is when the kernels run; in a captured call the sequence may have grown by then, to
+// prepared_rows at most.
+KVL__FN void kvl__device_attend_add(kvl__attend_job* job, const kvl__query* asked)
+{
+    kvl_cache* cache = job->cache;
+    const kvl__config* c = &job->l->config;
+    const int64_t window = job->l->desc.window_len;
+    const int64_t end = kvl__min_i64(asked->end, asked->position + 1);
+    const int64_t begin = window ? kvl__max_i64(asked->begin, asked->position + 1 - window)
+                                 : asked->begin;
+    const kvl__visible v = kvl__see(c, &asked->s->now, begin, end);
+    int64_t pages = v.page_end > v.page_begin
+        ? (v.page_end - 1) / c->page_size - v.first_page + 1 : 0;
+    if (job->captured) pages = kvl__num_pages(c, cache->device.prepared_rows);
+    int64_t parts = kvl__max_i64(job->max_parts, kvl__device_splits(c, pages) + 1);
+    const int64_t num = job->num_queries + 1;
+    if (num > 1 && (num > KVL__BATCH || kvl__device_wave_bytes(job->l, num, parts) >
+                    cache->device.workspace_bytes)) {
+        kvl__device_attend_wave(job);
+        parts = kvl__device_splits(c, pages) + 1;
+    }
+    kvl__query* query = &cache->wave[job->num_queries++];
+    *query = *asked;
+    job->max_parts = parts;
+    if (!job->absolute) query->position -= asked->s->now.rows;
+}
+
+// READING BACK
+
+KVL__FN void kvl__device_restore_args(const kvl__layer* l, const kvl__seq_layer* s, int64_t first,
+                                      kvl__device_restore* a)
+{
+    memset(a, 0, sizeof *a);
+    a->windows = kvl__device_windows_of(l);
+    a->seq = s->record;
+    a->only_head = -1;
+    a->first = first;
+    for (int side = 0; side < 2; ++side) {
+        a->tables[side] = l->device_tables[side];
+        a->table_floats[side] = (int32_t)l->record_floats[side];
+    }
+}
+
+KVL__FN kvl_status kvl__launch_restore(kvl_cache* cache, const kvl__layer* l, int side,
+                                       int64_t num, const kvl__device_restore* a)
+{
+    kvl__grid3 grid;
+    grid.x = num;
+    grid.y = a->only_head < 0 ? l->config.num_kv_heads : 1;
+    grid.z = 1;
+    if (num == 0) return KVL_OK;
+    cache->device.launches_on = cache->device.stream;
+    KVL__TRY(kvl__gpu_enter(cache->ctx));
+    const int result = kvl__launch(cache, l->kernels.restore_rows[side], grid, a);
+    kvl__gpu_leave(cache->ctx);
+    return kvl__cu_check(cache->ctx, result, "restoring rows");
+}
+
+KVL__FN kvl_status kvl__device_restore_side(kvl_cache* cache, const kvl__restore_job* job)
+{
+    kvl__device_restore a;
+    kvl__device_restore_args(job->l, job->s, job->first, &a);
+    a.rows = kvl__device_rows_of(&job->out);
+    return kvl__launch_restore(cache, job->l, job->side, job->num, &a);
+}
+
+// Rows [row, row + num) after the sink, in pages, become ring rows in their own places.
+KVL__FN void kvl__device_restore_tail(kvl_cache* cache, const kvl__layer* l,
+                                      const kvl__seq_layer* s, int64_t row, int64_t num)
+{
+    const int64_t dk = l->config.side[0].head_dim, dv = l->config.side[1].head_dim;
+    const int64_t ring_rows = l->keep_rows + l->tail_rows;
+    for (int side = 0; side < 2; ++side) {
+        const int64_t dim = side ? dv : dk;
+        for (int64_t done = 0; done < num;) {
+            const int64_t slot = (row + done) % ring_rows;
+            const int64_t count = kvl__min_i64(num - done, ring_rows - slot);
+            const int64_t at = (side ? ring_rows * dk : 0) + l->sink_rows * (dk + dv) + slot * dim;
+            kvl__device_restore a;
+            kvl__device_restore_args(l, s, l->config.sink_len + row + done, &a);
+            a.rows.data = (uintptr_t)s->window + 2u * (uint64_t)at;
+            a.rows.row_stride = dim;
+            a.rows.head_stride = (l->sink_rows + ring_rows) * (dk + dv);
+            a.rows.type = l->config.side[side].rows ? KVL_BF16 : KVL_F16;
+            kvl__device_note(cache, kvl__launch_restore(cache, l, side, count, &a));
+            done += count;
+        }
+    }
+}
+
+// Codes and grids of one side of one head, to arrays of the host: through memory of the device.
+KVL__FN kvl_status kvl__device_read_codes(kvl_cache* cache, const kvl__restore_job* job, int head,
+                                          kvl_codes* out)
+{
+    kvl_context* ctx = cache->ctx;
+    const kvl__codec* c = &job->l->config.side[job->side];
+    const uint64_t code_bytes = 2u * (uint64_t)(job->num * c->head_dim);
+    const uint64_t grid_bytes = 4u * (uint64_t)out->num_groups;
+    const uint64_t scales_at = (code_bytes + 255) & ~(uint64_t)255;
+    const uint64_t offsets_at = scales_at + ((grid_bytes + 255) & ~(uint64_t)255);
+    kvl__cu_stream stream = cache->device.stream;
+    uint64_t memory;
+    kvl__device_restore a;
+    if (job->num == 0) return KVL_OK;
+    KVL__TRY(kvl__device_take(ctx, stream, offsets_at + grid_bytes + 256, &memory));
+    kvl__device_restore_args(job->l, job->s, job->l->config.sink_len + job->first, &a);
+    a.only_head = head;
+    a.codes = memory;
+    if (grid_bytes) {
+        a.scales = memory + scales_at;
+        a.offsets = memory + offsets_at;
+    }
+    kvl_status status = kvl__launch_restore(cache, job->l, job->side, job->num, &a);
+    if (status == KVL_OK && out->codes)
+        status = kvl__device_download(ctx, stream, out->codes, a.codes, code_bytes);
+    if (status == KVL_OK && out->scales && grid_bytes)
+        status = kvl__device_download(ctx, stream, out->scales, a.scales, grid_bytes);
+    if (status == KVL_OK && out->offsets && grid_bytes)
+        status = kvl__device_download(ctx, stream, out->offsets, a.offsets, grid_bytes);
+    kvl__device_give(ctx, stream, memory, offsets_at + grid_bytes + 256);
+    return status;
+}
+
+// THE CACHE
+
+// Bytes of the calibrated records of a layer on the device.
+KVL__FN uint64_t kvl__device_records_bytes(const kvl__layer* l)
+{
+    return 4u * (uint64_t)((l->record_floats[0] + l->record_floats[1]) * l->config.num_kv_heads);
+}
+
+KVL__FN kvl_status kvl__device_records(kvl_cache* cache, kvl__layer* l)
+{
+    const uint64_t bytes = kvl__device_records_bytes(l);
+    if (bytes == 0) return KVL_OK;
+    uint64_t at = kvl__cache_take_device(cache, bytes);
+    if (!at) return KVL_NO_MEMORY;
+    l->device_records = at;
+    for (int side = 0; side < 2; ++side) {
+        const uint64_t part = 4u * (uint64_t)(l->record_floats[side] * l->config.num_kv_heads);
+        l->device_tables[side] = at;
+        if (part) KVL__TRY(kvl__device_upload(cache->ctx, cache->device.stream, at,
+                                              l->tables[side], part));
+        at += part;
+    }
+    return KVL_OK;
+}
+
+// Numbers of query heads: sink logits and slopes, at their places in head_numbers.
+KVL__FN kvl_status kvl__device_numbers(kvl_cache* cache, kvl__layer* l)
+{
+    if (l->head_bytes == 0) return KVL_OK;
+    l->device_numbers = kvl__cache_take_device(cache, l->head_bytes);
+    if (!l->device_numbers) return KVL_NO_MEMORY;
+    const kvl_layer_desc* d = &l->desc;
+    if (d->sink_logits)
+        l->device_sinks = l->device_numbers + 4u * (uint64_t)(d->sink_logits - l->head_numbers);
+    if (d->alibi_slopes)
+        l->device_slopes = l->device_numbers + 4u * (uint64_t)(d->alibi_slopes - l->head_numbers);
+    return kvl__device_upload(cache->ctx, cache->device.stream, l->device_numbers,
+                              l->head_numbers, l->head_bytes);
+}
+
+KVL__FN kvl_status kvl__device_cache_build(kvl_cache* cache)
+{
+    kvl_context* ctx = cache->ctx;
+    kvl__device_state* d = &cache->device;
+    KVL__TRY(kvl__gpu_enter(ctx));
+    const int result = ctx->gpu->driver.event_create(&d->event, KVL__EVENT_NO_TIMING);
+    kvl__gpu_leave(ctx);
+    KVL__TRY(kvl__cu_check(ctx, result, "making an event"));
+    for (int i = 0; i < cache->num_layers; ++i)
+        KVL__TRY(kvl__device_records(cache, &cache->layers[i]));
+    for (int i = 0; i < cache->num_layers; ++i)
+        KVL__TRY(kvl__device_numbers(cache, &cache->layers[i]));
+    d->workspace_bytes = kvl__device_workspace_bytes(cache);
+    if (d->workspace_bytes) {
+        d->workspace = kvl__cache_take_device(cache, d->workspace_bytes);
+        if (!d->workspace) return KVL_NO_MEMORY;
+    }
+    d->faults = kvl__cache_take_device(cache, KVL__FAULTS_BYTES);
+    if (!d->faults) return KVL_NO_MEMORY;
+    return kvl__device_zero(ctx, d->stream, d->faults, KVL__FAULTS_BYTES);
+}
+
+KVL__FN void kvl__device_cache_free(kvl_cache* cache)
+{
+    kvl__device_state* d = &cache->device;
+    for (int i = 0; i < cache->num_layers; ++i) {
+        kvl__layer* l = &cache->layers[i];
+        kvl__cache_give_device(cache, l->device_records, kvl__device_records_bytes(l));
+        kvl__cache_give_device(cache, l->device_numbers, l->head_bytes);
+        while (l->spare) {
+            kvl__page* page = l->spare;
+            l->spare = page->next;
+            kvl__device_page_free(cache, l, page);
+        }
+    }
+    kvl__cache_give_device(cache, d->workspace, d->workspace_bytes);
+    kvl__cache_give_device(cache, d->faults, KVL__FAULTS_BYTES);
+    if (d->event && kvl__gpu_enter(cache->ctx) == KVL_OK) {
+        cache->ctx->gpu->driver.event_destroy(d->event);
+        kvl__gpu_leave(cache->ctx);
+    }
+}
+
+KVL__PUBLIC kvl_status kvl_prepare(kvl_cache* cache, const kvl_prepare_desc* d)
+{
+    KVL__TRY(kvl__check_cache(cache));
+    kvl_context* ctx = cache->ctx;
+    KVL__REQUIRE(ctx, d, KVL_BAD_ARGUMENT, "kvl_prepare_desc = NULL: must be given");
+    KVL__REQUIRE(ctx, d->end == 0, KVL_BAD_ARGUMENT,
+                 "kvl_prepare_desc.end = %u: must be 0: zero the whole desc first", d->end);
+    KVL__REQUIRE(ctx, kvl__on_device(cache), KVL_UNSUPPORTED,
+                 "kvl_prepare: the cache is not of target cuda");
+    KVL__REQUIRE(ctx, d->num_seqs >= 1 && d->num_seqs <= 1 << 20, KVL_BAD_ARGUMENT,
+                 "num_seqs = %d: must be 1 to %d", d->num_seqs, 1 << 20);
+    KVL__REQUIRE(ctx, d->num_rows >= 1 && d->num_rows < KVL__DEVICE_ROWS_MAX, KVL_BAD_ARGUMENT,
+                 "num_rows = %lld: must be 1 to 2^31 - 1", (long long)d->num_rows);
+    if (!kvl__slots_grow(cache, d->num_seqs)) return KVL_NO_MEMORY;
+    for (int i = 0; i < cache->num_layers; ++i) {
+        kvl__layer* l = &cache->layers[i];
+        if (!l->active) continue;
+        const int64_t quantized = kvl__quantized_rows(&l->config, d->num_rows);
+        int64_t missing = d->num_seqs * kvl__num_pages(&l->config, quantized);
+        for (const kvl__page* page = l->spare; page; page = page->next) --missing;
+        for (; missing > 0; --missing) {
+            kvl__page* page = kvl__device_page_make(cache, l);
+            if (!page) return KVL_NO_MEMORY;
+            page->next = l->spare;
+            l->spare = page;
+        }
+    }
+    cache->device.prepared_rows = kvl__max_i64(cache->device.prepared_rows, d->num_rows);
+    return KVL_OK;
+}
+
+KVL__PUBLIC kvl_status kvl_cache_check(kvl_cache* cache)
+{
+    uint32_t faults = 0;
+    KVL__TRY(kvl__check_cache(cache));
+    if (!kvl__on_device(cache)) return KVL_OK;
+    kvl_context* ctx = cache->ctx;
+    kvl__cu_stream stream = cache->device.stream;
+    KVL__TRY(kvl__device_download(ctx, stream, &faults, cache->device.faults, sizeof faults));
+    if (faults == 0) return KVL_OK;
+    KVL__TRY(kvl__device_zero(ctx, stream, cache->device.faults, KVL__FAULTS_BYTES));
+    if ((faults & KVL__FAULT_SATURATED) && kvl__first_time(ctx, &ctx->said_saturated))
+        kvl__say(ctx, KVL_LOG_WARNING, "a value beyond the range of f16 is kept as 65504 with its "
+                 "sign; rows=bf16 in the spec has the range of float");
+    KVL__REQUIRE(ctx, !(faults & KVL__FAULT_NOT_FINITE), KVL_BAD_ARGUMENT, "rows must be finite: "
+                 "some that were appended were not, and are kept as the nearest finite numbers");
+    return KVL_OK;
+}
+
+#endif
