@@ -95,6 +95,7 @@ void model_identity(const model* m, char out[MODEL_IDENTITY_BYTES]);
 
 // Fills layers [num_layers] as a kvl_cache of this model has them, with the spec of each.
 // - specs [num_layers]: borrowed; it and its entries can be NULL for the cache's default.
+// - layers borrow from the model.
 void model_describe_layers(const model* m, const char* const* specs, kvl_layer_desc* layers);
 
 // SESSION
@@ -116,6 +117,7 @@ typedef struct model_session_desc {
     const char* const* specs;  // [num_layers], entries may be NULL; NULL: spec for all
     int64_t context_len;       // the most tokens; 0: what the model was trained for
     uint64_t max_bytes;        // budget of the cache; 0: none
+    const kvl_calibration* calibration;  // for specs that need one; of this model; NULL: none
     int batch_len;             // rows at a time in prefill; 0: as many as fit 64 MB, 32 to 2048
     // Sees the rows of each layer and batch, layers in order. Borrowed until the call returns.
     void (*on_rows)(void* user, const model_rows* rows);

@@ -34,6 +34,7 @@ typedef struct model_layer {
     const float *attention_norm, *ffn_norm;            // [hidden_len]
     const float *q_norm, *k_norm;                      // [head_dim]; NULL: none
     const float *post_attention_norm, *post_ffn_norm;  // [hidden_len]; NULL: none
+    kvl_rope rope;                                     // how its keys turn
 } model_layer;
 
 typedef struct model_floats model_floats;  // a list of small tensors, as floats

@@ -191,6 +191,18 @@ static bool load_vocabulary(model* m, const model_report* report)
     return true;
 }
 
+static void describe_ropes(model* m)
+{
+    for (int i = 0; i < m->geometry.num_layers; i++) {
+        const model_layer_geometry* g = &m->layer_geometry[i];
+        m->layers[i].rope = (kvl_rope){ .dims = m->geometry.rope_dims,
+                                        .split_halves = m->geometry.rope_halves,
+                                        .base = g->rope_base,
+                                        .scale = g->rope_scale,
+                                        .factors = m->rope_factors };
+    }
+}
+
 int model_open(const char* path, const model_options* options, model** out, char* message,
                size_t message_bytes)
 {
@@ -208,6 +220,7 @@ int model_open(const char* path, const model_options* options, model** out, char
         model_close(m);
         return 1;
     }
+    describe_ropes(m);
     *out = m;
     return 0;
 }
@@ -243,5 +256,6 @@ void model_describe_layers(const model* m, const char* const* specs, kvl_layer_d
         layers[i].spec = specs != NULL ? specs[i] : NULL;
         layers[i].softmax_scale = g->softmax_scale;
         layers[i].window_len = g->window_len;
+        layers[i].rope = &m->layers[i].rope;
     }
 }

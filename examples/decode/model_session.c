@@ -148,7 +148,13 @@ static bool create_cache(model_session* s, const model_session_desc* desc,
     }
     model_describe_layers(s->m, desc->specs, layers);
     kvl_cache_desc cache = { .num_layers = num_layers, .layers = layers, .spec = desc->spec };
+    char identity[MODEL_IDENTITY_BYTES];
     cache.max_bytes = desc->max_bytes;
+    if (desc->calibration != NULL) {
+        model_identity(s->m, identity);
+        cache.calibration = desc->calibration;
+        cache.model_identity = identity;
+    }
     const bool ok = kvl_cache_create(s->ctx, &cache, &s->cache) == KVL_OK &&
                     kvl_seq_create(s->cache, &s->seq) == KVL_OK && read_windows(s);
     free(layers);
