@@ -133,7 +133,7 @@ KVL__FN kvl__device_rows kvl__device_rows_of(const kvl__view* v)
 // APPEND
 
 // Rows of a page that one CTA encodes; gen/codec.lua says the same.
-KVL__FN int64_t kvl__unit_rows(const kvl__codec* c)
+KVL__FN int64_t kvl__cta_rows(const kvl__codec* c)
 {
     const int along = !kvl__is_raw(c) && c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL;
     return along ? kvl__lcm(16, c->group_size) : 16;
@@ -188,7 +188,7 @@ KVL__FN int64_t kvl__plan_append(const kvl__append_job* job, int first, int num,
         a->items[i].first_row = (int32_t)(from->first_row + done);
         a->items[i].num_rows = (int32_t)rows;
         for (int side = 0; side < 2 && to.quantized > now[i].quantized; ++side) {
-            const int64_t unit = kvl__unit_rows(&c->side[side]);
+            const int64_t unit = kvl__cta_rows(&c->side[side]);
             units[side] = kvl__max_i64(units[side], (to.quantized - 1) / unit -
                                                     now[i].quantized / unit + 1);
         }
@@ -241,7 +241,7 @@ KVL__FN kvl_status kvl__device_capture_append(kvl__append_job* job, int64_t num_
                  "captured append: at most %lld", (long long)max_rows, (long long)room);
     for (int side = 0; side < 2; ++side) {
         const int64_t due = (max_rows + c->chunk_len - 1) / c->chunk_len * c->chunk_len;
-        units[side] = due / kvl__unit_rows(&c->side[side]) + 2;        // it may begin inside one
+        units[side] = due / kvl__cta_rows(&c->side[side]) + 2;        // it may begin inside one
     }
     KVL__TRY(kvl__gpu_enter(ctx));
     kvl__device_append_args(job, &a);
