@@ -106,11 +106,28 @@ if(NOT KVLOOM_PROGRAMS)
     return()
 endif()
 
+# One example has its kernels made by kvloom-pack, and links no Lua.
 file(GLOB kvloom_examples CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/examples/*.c")
+if(KVLOOM_NO_LUA)
+    list(FILTER kvloom_examples EXCLUDE REGEX "/kernel_pack\\.c$")
+endif()
 foreach(source IN LISTS kvloom_examples)
     get_filename_component(name "${source}" NAME_WE)
-    kvloom_program(${name} "${source}")
+    if(NOT name STREQUAL "kernel_pack")
+        kvloom_program(${name} "${source}")
+    endif()
 endforeach()
+if(NOT KVLOOM_NO_LUA)
+    set(data "${KVLOOM_GENERATED_DIR}/kernel_pack_data.h")
+    add_custom_command(OUTPUT "${data}"
+        COMMAND kvloom-pack -o "${data}" --config "kivi:k2,v2,g32,meta=f16 8 2 64"
+        DEPENDS kvloom-pack VERBATIM)
+    add_executable(kernel_pack "${PROJECT_SOURCE_DIR}/examples/kernel_pack.c" "${data}")
+    kvloom_use_flags(kernel_pack)
+    target_include_directories(kernel_pack PRIVATE
+        "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/runtime" "${KVLOOM_GENERATED_DIR}")
+    target_link_libraries(kernel_pack PRIVATE m ${CMAKE_DL_LIBS} Threads::Threads)
+endif()
 
 # A program whose files include cJSON is built where it is found.
 function(kvloom_json_program name)

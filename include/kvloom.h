@@ -212,6 +212,24 @@
 // folder is private to the user (mode 0700), bounded in size, and may be deleted at any time.  A
 // damaged entry is a miss.  The folder never fails an operation.
 //
+// KERNEL PACKS
+//
+// A deployment can do without Lua, compilers and NVRTC: kvloom-pack makes the kernels of a list of
+// configurations ahead of time, for the architectures that are named, and writes them as a header,
+//
+//     kvloom-pack -o my_pack.h --name my_pack --target host --config "kivi:k2,v2,g32 32 8 128"
+//
+// whose table is given to contexts:
+//
+//     #include "my_pack.h"
+//     const kvl_pack* packs[] = { &my_pack };
+//     desc.packs = packs;  desc.num_packs = 1;
+//
+// Packs are looked at first, then the kernel cache, then what can make a kernel.  A pack serves the
+// version of kvloom that made it; another one, a damaged entry or an architecture that it lacks are
+// a miss, which the log tells.  A pack has the programs' texts as well, so that NVRTC or a compiler
+// alone, without Lua, can serve an architecture that came later.  examples/kernel_pack.c shows it.
+//
 // Environment, read once a context: KVLOOM_CACHE_DIR, KVLOOM_CC (the C compiler), KVLOOM_ISA
 // (forces avx512, avx2, neon or portable), KVLOOM_NVRTC.  A field of the desc beats the variable.
 
@@ -307,6 +325,28 @@ typedef enum kvl_target {
     KVL_TARGET_CUDA         // generated for an NVIDIA device; see CUDA
 } kvl_target;
 
+// A kernel pack, as kvloom-pack writes it.
+enum { KVL_PACK_FORMAT = 1 };
+
+typedef struct kvl_pack_entry {
+    uint64_t             config[2];   // hash of the configuration
+    uint64_t             check[2];    // hash of the bytes or the lines
+    const char*          name;        // for people
+    const char*          arch;        // "avx2", "sm_90", "compute_90"; "": the program's text
+    const unsigned char* bytes;       // [num_bytes], of a binary
+    size_t               num_bytes;
+    const char* const*   lines;       // of a text; ends with NULL
+} kvl_pack_entry;
+
+typedef struct kvl_pack {
+    uint32_t              format;     // KVL_PACK_FORMAT
+    int32_t               host_abi, device_abi;
+    const char*           version;    // KVLOOM_VERSION
+    uint64_t              generator[2];
+    int                   num_entries;
+    const kvl_pack_entry* entries;
+} kvl_pack;
+
 typedef struct kvl_context_desc {
     kvl_target    target;
     int           num_threads;       // 0: one a processor that this process may run on; at most 256
@@ -316,8 +356,10 @@ typedef struct kvl_context_desc {
     int           compile_seconds;   // a compiler that runs longer is stopped; 0: 60
     const char*   isa;               // NULL: KVLOOM_ISA, else the best that this processor has
     int           device;            // of KVL_TARGET_CUDA: ordinal, 0 is the first
-    const char*   arch;              // of KVL_TARGET_CUDA: "sm_90": make kernels for it without a
-                                     // device; NULL: the device's
+    const char*   arch;              // of KVL_TARGET_CUDA: make kernels for it without a device:
+                                     // "sm_90", or PTX for "compute_90"; NULL: the device's
+    const kvl_pack* const* packs;    // [num_packs], borrowed until the context is destroyed
+    int           num_packs;
     const char*   nvrtc;             // NVRTC's file or folder; NULL: KVLOOM_NVRTC, else see CUDA
     int           exact;             // 1: attention in float32 throughout; 0: integer dot products
                                      // where kernels have them, within 1e-3 of float32
@@ -887,6 +929,7 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_lua.h"
 #include "kvl_isa.h"
 #include "kvl_disk.h"
+#include "kvl_pack.h"
 #include "kvl_driver.h"
 #include "kvl_random.h"
 #include "kvl_compile.h"

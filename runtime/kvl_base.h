@@ -65,8 +65,11 @@ struct kvl_context {
     kvl__pool*      pool;
     kvl__programs*  programs;
     kvl__gpu*       gpu;                 // NULL: not of KVL_TARGET_CUDA, or desc.arch was given
+    const kvl_pack** packs;              // [packs_room], of which num_packs can be used
+    int             num_packs, packs_room;
     kvl__nvrtc*     nvrtc;               // NULL: not of KVL_TARGET_CUDA
     int             sm;                  // architecture of kernels for a device: 90
+    int             makes_ptx;           // for elsewhere, as desc.arch asks
     char*           folder;              // of the kernel cache; NULL: memory only
     uint64_t        folder_max_bytes;
     char*           compiler;            // resolved path; NULL: none was found

@@ -145,10 +145,13 @@ KVL__FN kvl_status kvl__context_device(kvl_context* ctx, const kvl_context_desc*
     int length = 0;
     if (ctx->target != KVL_TARGET_CUDA) return KVL_OK;
     if (desc->arch && desc->arch[0]) {
-        const int read = sscanf(desc->arch, "sm_%d%n", &ctx->sm, &length);
+        ctx->makes_ptx = strncmp(desc->arch, "compute_", 8) == 0;
+        const int read = sscanf(desc->arch, ctx->makes_ptx ? "compute_%d%n" : "sm_%d%n", &ctx->sm,
+                                &length);
         KVL__REQUIRE(ctx, read == 1 && desc->arch[length] == '\0' && ctx->sm >= KVL__SM_OLDEST
                      && ctx->sm < 1000, KVL_BAD_ARGUMENT,
-                     "arch = %s: must be sm_%d or later, as sm_90", desc->arch, KVL__SM_OLDEST);
+                     "arch = %s: must be sm_%d or later, as sm_90, or compute_90", desc->arch,
+                     KVL__SM_OLDEST);
     } else {
         KVL__TRY(kvl__gpu_create(ctx, desc->device, NULL));
         ctx->sm = ctx->gpu->sm;
@@ -202,6 +205,7 @@ KVL__FN kvl_status kvl__context_fill(kvl_context* ctx, const kvl_context_desc* d
     ctx->compile_seconds = desc->compile_seconds ? desc->compile_seconds : KVL__COMPILE_SECONDS;
     KVL__TRY(kvl__isa_choose(ctx, own_isa ? desc->isa : env.isa, own_isa ? "isa" : "KVLOOM_ISA"));
     KVL__TRY(kvl__programs_create(ctx));
+    KVL__TRY(kvl__packs_create(ctx, desc->packs, desc->num_packs));
     KVL__TRY(kvl__context_folder(ctx, desc->cache_dir, &env));
     KVL__TRY(kvl__context_compiler(ctx, desc->compiler, &env));
     KVL__TRY(kvl__context_device(ctx, desc, &env));
@@ -212,6 +216,7 @@ KVL__FN void kvl__context_release(kvl_context* ctx)
 {
     if (ctx->pool) kvl__pool_destroy(ctx);
     kvl__programs_destroy(ctx);
+    kvl__packs_destroy(ctx);
     kvl__nvrtc_destroy(ctx);
     kvl__gpu_destroy(ctx);
     kvl__free_text(ctx, ctx->folder);

@@ -19,6 +19,7 @@
 #include "kvl_compile.h"
 #include "kvl_lua.h"
 #include "kvl_nvrtc.h"
+#include "kvl_pack.h"
 #include "kvl_threads.h"
 
 // A program that is loaded or being made.
@@ -159,19 +160,6 @@ KVL__FN void kvl__programs_destroy(kvl_context* ctx)
     pthread_mutex_destroy(&p->lock);
     kvl__free(ctx, p, sizeof *p);
     ctx->programs = NULL;
-}
-
-KVL__FN kvl__hash kvl__config_hash(const char* name, const kvl__field* fields, int num_fields)
-{
-    kvl__hash hash = kvl__hash_bytes(name, strlen(name));
-    for (int i = 0; i < num_fields; ++i) {
-        hash = kvl__hash_join_text(hash, fields[i].name);
-        if (fields[i].text) hash = kvl__hash_join_text(hash, fields[i].text);
-        else hash = kvl__hash_join(hash, &fields[i].value, sizeof fields[i].value);
-        const unsigned char is_text = fields[i].text != NULL;
-        hash = kvl__hash_join(hash, &is_text, 1);
-    }
-    return hash;
 }
 
 KVL__FN kvl__hash kvl__key_of_text(kvl__hash key, const kvl__compile_job* job, const char* isa,
@@ -381,11 +369,8 @@ KVL__FN int kvl__note_at(kvl_context* ctx, const kvl__compile_job* job, kvl__has
     if (ctx->programs->generate != kvl__generate) return 0;
     for (int i = 0; i < job->num_options; ++i)
         config = kvl__hash_join_text(config, job->options[i]);
-    for (size_t i = 0; kvl__text_at(i); ++i) {
-        config = kvl__hash_join_text(config, kvl__text_at(i)->path);
-        for (const char* const* line = kvl__text_at(i)->lines; *line; ++line)
-            config = kvl__hash_join(config, *line, strlen(*line));
-    }
+    const kvl__hash generator = kvl__generator_hash();
+    config = kvl__hash_join(config, &generator, sizeof generator);
     return kvl__entry_at(ctx, job->name, config, "id", entry);
 #endif
 }
@@ -431,9 +416,16 @@ KVL__FN kvl__slot* kvl__program_noted(kvl_context* ctx, const kvl__entry* note,
     return kvl__program_known(ctx, job, noted.key, where);
 }
 
+// The program's text: a pack's, else the generator's.
 KVL__FN kvl_status kvl__program_generate(kvl_context* ctx, const kvl__field* fields, int num_fields,
                                          kvl__compile_job* job, char** text)
 {
+    *text = ctx->num_packs == 0 ? NULL
+        : kvl__pack_text(ctx, kvl__config_hash(fields, num_fields), &job->text_bytes);
+    if (*text) {
+        job->text = *text;
+        return KVL_OK;
+    }
     KVL__TRY(ctx->programs->generate(ctx, fields, num_fields, text, &job->text_bytes));
     pthread_mutex_lock(&ctx->programs->lock);
     ++ctx->programs->num_generations;
@@ -491,6 +483,47 @@ KVL__FN int kvl__takes_ptx(const kvl_context* ctx)
     return ctx->gpu && __atomic_load_n(&ctx->gpu->takes_ptx, __ATOMIC_ACQUIRE);
 }
 
+// The program that a pack has for this architecture; NULL: none that can be loaded.
+KVL__FN kvl__slot* kvl__program_packed(kvl_context* ctx, kvl__hash config, const char** where)
+{
+    kvl__programs* p = ctx->programs;
+    const kvl_pack_entry* e;
+    kvl__loaded loaded;
+    char fault[256] = "";
+    int rank = 0, mine;
+    while ((e = kvl__pack_binary(ctx, config, rank, &rank)) != NULL) {
+        const kvl_status status = p->load(ctx, NULL, e->bytes, e->num_bytes, &loaded, fault);
+        if (status == KVL_OK) break;
+        if (status != KVL_COMPILE) return NULL;
+        kvl__say(ctx, KVL_LOG_WARNING, "kernel pack: %s for %s: %s", e->name, e->arch, fault);
+    }
+    if (!e) return NULL;
+    pthread_mutex_lock(&p->lock);
+    kvl__slot* slot = kvl__slot_enter(ctx, kvl__hash_join_text(config, "pack"), &mine);
+    if (slot && mine) {
+        slot->loaded = loaded;
+        slot->ready = 1;
+    }
+    if (slot) --slot->users;
+    pthread_mutex_unlock(&p->lock);
+    if (!slot || !mine) p->unload(ctx, &loaded);
+    *where = "pack";
+    return slot;
+}
+
+// Adds to a message that no pack has a program either.
+KVL__FN kvl_status kvl__not_packed(kvl_context* ctx, kvl_status status)
+{
+    char message[KVL__MESSAGE_BYTES];
+    if (ctx->packs_room == 0) return status;
+    pthread_mutex_lock(&ctx->lock);
+    memcpy(message, ctx->message, sizeof message);
+    pthread_mutex_unlock(&ctx->lock);
+    if (ctx->target == KVL_TARGET_CUDA)
+        return kvl__fail(ctx, status, "%.900s; no kernel pack has it for sm_%d", message, ctx->sm);
+    return kvl__fail(ctx, status, "%.900s; no kernel pack has it for %s", message, ctx->isa);
+}
+
 // The loaded program of a configuration, from memory or from wherever it can be had.
 KVL__FN kvl_status kvl__slot_of_config(kvl_context* ctx, const char* name, const kvl__field* fields,
                                        int num_fields, kvl__slot** slot, const char** where)
@@ -498,20 +531,26 @@ KVL__FN kvl_status kvl__slot_of_config(kvl_context* ctx, const char* name, const
     *where = "memory";
     KVL__TRY(kvl__check_process(ctx));
     KVL__REQUIRE(ctx, ctx->programs, KVL_BAD_ARGUMENT, "the context was not created");
-    const kvl__hash config = kvl__config_hash(name, fields, num_fields);
+    const kvl__hash config = kvl__config_hash(fields, num_fields);
     *slot = kvl__program_find(ctx->programs, config);
     if (*slot) return KVL_OK;
+    if (ctx->num_packs > 0) *slot = kvl__program_packed(ctx, config, where);
+    if (*slot) {
+        kvl__program_note(ctx, config, *slot);
+        return KVL_OK;
+    }
     const int before = kvl__takes_ptx(ctx);
     kvl_status status =
         kvl__program_find_or_new(ctx, name, config, fields, num_fields, slot, where);
     if (status == KVL_COMPILE && !before && kvl__takes_ptx(ctx))
         status = kvl__program_find_or_new(ctx, name, config, fields, num_fields, slot, where);
-    if (status == KVL_OK) kvl__program_note(ctx, config, *slot);
-    return status;
+    if (status != KVL_OK) return kvl__not_packed(ctx, status);
+    kvl__program_note(ctx, config, *slot);
+    return KVL_OK;
 }
 
 // The program of a configuration.  *out belongs to the context and lives as long; *where (may be
-// NULL) is "memory", "disk" or "compiled".  `name` is for people: entry names and messages.
+// NULL) is "memory", "pack", "disk" or "compiled".  `name` is for people: entry names and messages.
 KVL__FN kvl_status kvl__program_get(kvl_context* ctx, const char* name, const kvl__field* fields,
                                     int num_fields, const kvl__program** out, const char** where)
 {
@@ -534,7 +573,7 @@ typedef struct kvl__kernel_request {
     const kvl__field* fields;         // of the generator
     int               num_fields;
     kvl__cu_function  function;       // the answer; NULL where the context has no device
-    const char*       where;          // "memory", "disk" or "compiled"
+    const char*       where;          // "memory", "pack", "disk" or "compiled"
 } kvl__kernel_request;
 
 typedef struct kvl__kernel_job {

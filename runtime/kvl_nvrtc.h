@@ -289,7 +289,8 @@ KVL__FN kvl_status kvl__cuda_arch(kvl_context* ctx, const char* identity, char* 
     }
     KVL__REQUIRE(ctx, known || best, KVL_UNSUPPORTED, "sm_%d: this NVRTC knows sm_%d and later",
                  ctx->sm, oldest);
-    const int ptx = !known || (ctx->gpu && __atomic_load_n(&ctx->gpu->takes_ptx, __ATOMIC_ACQUIRE));
+    const int ptx = !known || ctx->makes_ptx
+        || (ctx->gpu && __atomic_load_n(&ctx->gpu->takes_ptx, __ATOMIC_ACQUIRE));
     snprintf(arch, size, "%s_%d", ptx ? "compute" : "sm", known ? ctx->sm : best);
     return KVL_OK;
 }

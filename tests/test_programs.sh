@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_programs.sh -- decode, kvloom-bench and kvloom-cache as users meet them: bad input above all.
+# test_programs.sh -- decode and the tools as users meet them: bad input above all.
 #
 #     KVLOOM_TEST_BIN=build/bin sh tests/test_programs.sh
 #
@@ -113,6 +113,32 @@ if json_holds "$work/bench.json" '"results"' '"cache":%s*"q8_0"' '"rows":%s*300'
 else
     not_ok "bench: its JSON has every field" "$(head -c 300 "$work/bench.json" | tr '\n' ' ')"
 fi
+
+# KVLOOM-PACK
+
+pack="kvloom-pack -o $work/pack.h"
+refuses "pack: unknown option" "no-such" $pack --no-such
+refuses "pack: an option without its value" "--config" $pack --config
+refuses "pack: no file" "-o FILE" kvloom-pack --config "f16 1 1 32"
+refuses "pack: no configuration" "nothing to pack" $pack
+refuses "pack: half a configuration" "must be SPEC" $pack --config "f16 1"
+refuses "pack: more than a configuration" "must be SPEC" $pack --config "f16 1 1 32 32 32"
+refuses "pack: bad spec" "nosuch" $pack --config "nosuch 1 1 32"
+refuses "pack: bad shape" "head_dim" $pack --config "f16 1 1 33"
+refuses "pack: bad target" "gpu" $pack --target gpu --config "f16 1 1 32"
+refuses "pack: bad architecture" "sse2" $pack --arch sse2 --config "f16 1 1 32"
+refuses "pack: bad architecture of a device" "sm_1" $pack --target cuda --arch sm_1 \
+    --config "f16 1 1 32"
+refuses "pack: bad name" "C name" $pack --name 1x --config "f16 1 1 32"
+refuses "pack: no list" "/nowhere" $pack --list /nowhere
+printf '# two\n\nf16 2 1 32\nf16 1 1 32 # one\n' >"$work/list"
+for i in 1 2; do
+    "$bin/kvloom-pack" -o "$work/pack.h" --arch portable --list "$work/list" 2>"$work/err"
+    cp "$work/pack.h" "$work/pack$i.h"
+done
+if cmp -s "$work/pack1.h" "$work/pack2.h" && grep -q "^    4, kernel_pack_entries" "$work/pack.h"
+then ok "pack: equal lists give equal headers"
+else not_ok "pack: equal lists give equal headers" "they differ, or lack an entry"; fi
 
 # KVLOOM-CACHE
 
