@@ -776,6 +776,7 @@ KVL_API kvl_status kvl_calibration_set_text(kvl_calibration* calibration, const 
 
 // What a derivation gets: whose table, of which layer and side.
 typedef struct kvl_derive_args {
+    const struct kvl_derive_desc* desc;   // of the call that it is part of
     const kvl_statistics*  stats;
     const kvl_calibration* calibration;   // with the tables of earlier stages
     int         layer, is_value, num_q_heads, num_kv_heads, head_dim;

@@ -354,11 +354,103 @@ KVL__FN kvl_status kvl__derive_query_moment(const kvl_derive_args* a, float* out
     return KVL_OK;
 }
 
+// CHOICES: what sampled runs of keys choose together, with the scores of the codec that chooses for
+// each unit.
+
+typedef struct kvl__choice_job {
+    kvl_context*      ctx;
+    const kvl__codec* fixed;
+    const kvl__layer_statistics* l;
+    const float*      records;         // of the codec that chooses, [num_kv_heads, stride]
+    int64_t           stride;
+    uint16_t*         rows;            // [num_kv_heads, KVL__RUN_ROWS, head_dim]
+    int64_t           width;           // of out
+    float*            out;
+    kvl_status*       status;          // [num_kv_heads]
+} kvl__choice_job;
+
+KVL__FN void kvl__choice_head(void* arg, int64_t h, int thread)
+{
+    const kvl__choice_job* job = (const kvl__choice_job*)arg;
+    const kvl__sample* keys = &job->l->heads[h].keys;
+    uint16_t* rows = job->rows + h * keys->floats;
+    kvl__choose_sums sums;
+    uint32_t choice = 0;
+    (void)thread;
+    memset(&sums, 0, sizeof sums);
+    for (int pass = 0; pass < 2; ++pass) {
+        for (int run = 0; run < keys->num && job->status[h] == KVL_OK; ++run) {
+            const float* from = keys->items + run * keys->floats;
+            for (int64_t i = 0; i < keys->floats; ++i)
+                rows[i] = job->fixed->rows ? kvl__f32_to_bf16_finite(from[i])
+                                           : kvl__f32_to_f16_finite(from[i]);
+            job->status[h] = kvl__choose_add(job->ctx, job->fixed, job->records + h * job->stride,
+                                             rows, job->fixed->head_dim, KVL__RUN_ROWS,
+                                             pass ? &choice : NULL, &sums);
+        }
+        choice = kvl__choose_pieces(job->fixed, &sums);
+    }
+    kvl__choose_fix(job->fixed, &sums, job->out + h * job->width);
+}
+
+KVL__FN kvl_status kvl__derive_layer(kvl_calibration* cal, const kvl_derive_desc* desc, int layer,
+                                     const kvl__config* config);
+
+KVL__FN kvl_status kvl__choose_heads(const kvl_derive_args* a, const kvl__config* config,
+                                     const kvl_calibration* tables, float* out)
+{
+    kvl_context* ctx = a->stats->ctx;
+    kvl__choice_job job;
+    void* list = NULL;
+    kvl_status status = KVL_OK;
+    memset(&job, 0, sizeof job);
+    job.ctx = ctx;
+    job.fixed = (const kvl__codec*)a->codec;
+    job.l = &a->stats->layers[a->layer];
+    job.stride = kvl__record_floats(&config->side[0]);
+    job.width = a->shape[0];
+    job.out = out;
+    const size_t heads = (size_t)a->num_kv_heads;
+    float* records = (float*)kvl__list_alloc(ctx, &list, heads * (size_t)job.stride + 1,
+                                             sizeof(float));
+    job.rows = (uint16_t*)kvl__list_alloc(ctx, &list, heads * (size_t)job.l->heads[0].keys.floats,
+                                          sizeof(uint16_t));
+    job.status = (kvl_status*)kvl__list_alloc(ctx, &list, heads, sizeof *job.status);
+    job.records = records;
+    if (!records || !job.rows || !job.status) status = kvl__statistics_no_memory(ctx);
+    if (status == KVL_OK)
+        status = kvl__record_fill(ctx, &tables->source, a->layer, config, 0, records);
+    if (status == KVL_OK) kvl__parallel(ctx, a->num_kv_heads, kvl__choice_head, &job);
+    for (size_t h = 0; h < heads && status == KVL_OK; ++h) status = job.status[h];
+    kvl__list_free(ctx, &list);
+    return status;
+}
+
+KVL__FN kvl_status kvl__derive_choice(const kvl_derive_args* a, float* out)
+{
+    const kvl__layer_statistics* l = &a->stats->layers[a->layer];
+    if (a->is_value || l->heads[0].keys.num == 0)
+        return kvl__derive_fail(a, "the statistics have no run of 128 keys of one sequence");
+    kvl__config config;
+    memset(&config, 0, sizeof config);
+    config.side[0] = kvl__choose_codec((const kvl__codec*)a->codec);
+    config.side[1].head_dim = l->dv;
+    config.num_kv_heads = a->num_kv_heads;
+    config.num_heads = a->num_q_heads / a->num_kv_heads;
+    kvl_calibration* tables = kvl__calibration_new(a->stats->ctx, "choice");
+    if (!tables) return kvl__statistics_no_memory(a->stats->ctx);
+    kvl_status status = kvl__derive_layer(tables, a->desc, a->layer, &config);
+    if (status == KVL_OK) status = kvl__choose_heads(a, &config, tables, out);
+    kvl_calibration_free(tables);
+    return status;
+}
+
 static __attribute__((unused)) const kvl_derivation kvl__own_derivations[] = {
     { NULL, NULL, "mean", kvl__derive_mean, NULL },
     { NULL, NULL, "queries", kvl__derive_queries, NULL },
     { NULL, NULL, "query_lse", kvl__derive_query_lse, NULL },
     { NULL, NULL, "query_moment", kvl__derive_query_moment, NULL },
+    { NULL, NULL, "choice", kvl__derive_choice, NULL },
 };
 
 KVL__FN const kvl_derivation* kvl__derivation_find(const kvl_derive_desc* desc,
@@ -413,6 +505,7 @@ KVL__FN kvl_status kvl__derive_layer(kvl_calibration* cal, const kvl_derive_desc
     kvl__wanted_table wanted;
     kvl_derive_args a;
     memset(&a, 0, sizeof a);
+    a.desc = desc;
     a.stats = desc->stats;
     a.calibration = cal;
     a.layer = layer;
@@ -431,6 +524,7 @@ KVL__FN kvl_status kvl__derive_layer(kvl_calibration* cal, const kvl_derive_desc
             a.word = word->name;
             a.number = c->numbers[stage];
             for (int i = 0; i < word->num_tables; ++i) {
+                if (!kvl__table_is_read(c, &word->tables[i])) continue;
                 kvl__table_want(config, layer, side, stage, &word->tables[i], &wanted);
                 a.table = word->tables[i].name;
                 a.rank = wanted.rank;
