@@ -65,7 +65,8 @@ local function check_shape(side, c, parts, page_size)
                fit.number_least, fit.number_most)
     end
     local piece = c.transform_number
-    if parts.transform and (piece < 2 or piece & (piece - 1) ~= 0 or c.head_dim % piece ~= 0) then
+    local is_piece = piece >= 2 and piece & (piece - 1) == 0 and c.head_dim % piece == 0
+    if parts.transform and parts.transform.number and not is_piece then
         refuse("%s.transform = %s%d: must be a power of two that divides head_dim = %d",
                side, c.transform, piece, c.head_dim)
     end
@@ -221,6 +222,7 @@ local function add_bases(d, c, parts, config)
     d.is_plain = not parts.shift and not parts.transform      -- rows are stored as they come
     -- Whether a row in its basis may have values that a sum of 256 must not meet.
     d.clamps = parts.shift ~= nil or parts.transform ~= nil and config.rows == "bf16"
+    d.clamp_bound = d.dense and "0x1p18f" or "0x1p119f"
     -- Where a table begins in the record of a head.
     function d.table_at(name)
         for _, one in ipairs(d.tables) do
@@ -271,7 +273,8 @@ function codec.derive(side, config, parts, isa)
         layout = layout.side(c.bits, c.head_dim, page_size, raw and 0 or c.group_size, stored),
         scale_bytes = stored.scale_bytes, zero_bytes = stored.zero_bytes,
         parts = parts,
-        piece = parts.transform and c.transform_number or 0,
+        piece = parts.transform and parts.transform.number and c.transform_number or 0,
+        dense = parts.transform and parts.transform.dense or false,
         factor = parts.fit and parts.fit.factors and parts.fit.factors[c.bits] or false,
         clips_row = parts.fit and parts.fit.clips_rows and clip_rank(c) or false,
         searches = parts.fit and parts.fit.searches or false,

@@ -88,7 +88,7 @@ return function(config, text_of)
     local env = {
         config = config, isa = isa, sides = sides, plan = plans, kernel = kernel or "none",
         ipairs = ipairs, f32 = template.f32, repeated = repeated,
-        even_numbers = even_numbers(2 * isa.lanes), sqrt = math.sqrt,
+        dense_rows = 8, even_numbers = even_numbers(2 * isa.lanes), sqrt = math.sqrt,
     }
 
     -- What is included is rendered once, and once for each side between use_side(side) and

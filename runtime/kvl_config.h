@@ -292,9 +292,10 @@ KVL__FN kvl_status kvl__check_words(const kvl__parse* p, const kvl__codec* c, ch
     return KVL_OK;
 }
 
-KVL__FN kvl_status kvl__check_group(const kvl__parse* p, const kvl__codec* c, char side)
+KVL__FN kvl_status kvl__check_group(const kvl__parse* p, kvl__codec* c, char side)
 {
     const int per_token = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_TOKEN;
+    if (c->group_size == -1) c->group_size = c->head_dim;
     if (c->group_size < 2 || c->group_size > 4096)
         return KVL__SPEC_FAIL(p, "%cg%d: group size must be from 2 to 4096", side, c->group_size);
     if (per_token && c->head_dim % c->group_size != 0)

@@ -104,19 +104,52 @@ KVL__FN uint32_t kvl__fixed_choice(const kvl__codec* c, const float* tables)
     return bits;
 }
 
-// Rows whose basis is known without their page.
+// A word with two tables is a dense transform: F, which rows are multiplied with, and Q of queries.
+KVL__FN const float* kvl__dense_table(const kvl__codec* c, const float* tables, int which)
+{
+    const kvl__word* word = kvl__word_of(c, KVL__STAGE_TRANSFORM);
+    return word->num_tables == 2 ? tables + kvl__table_at(c, word->tables[which].name) : NULL;
+}
+
+// x [dim] in place becomes x matrix; sums run in the order of channels.
+KVL__FN void kvl__multiply(float* x, int32_t dim, const float* matrix)
+{
+    float y[KVL__MAX_HEAD_DIM] = { 0 };
+    for (int32_t i = 0; i < dim; ++i)
+        for (int32_t j = 0; j < dim; ++j) y[j] = fmaf(x[i], matrix[i * dim + j], y[j]);
+    memcpy(x, y, (size_t)dim * sizeof *x);
+}
+
 KVL__FN void kvl__to_basis(const kvl__codec* c, const float* tables, float* x)
 {
+    const float* forward = kvl__dense_table(c, tables, 0);
+    if (forward) kvl__multiply(x, c->head_dim, forward);
     if (c->words[KVL__STAGE_TRANSFORM] == KVL__TRANSFORM_HADAMARD)
         kvl__hadamard(x, c->head_dim, c->numbers[KVL__STAGE_TRANSFORM]);
     if (c->words[KVL__STAGE_CHOOSE] == KVL__CHOOSE_FIXED)
         kvl__rotate(c, kvl__fixed_choice(c, tables), x);
 }
 
+// Queries, whose products with rows of the basis are those with rows outside.
+KVL__FN void kvl__query_to_basis(const kvl__codec* c, const float* tables, float* x)
+{
+    const float* query = kvl__dense_table(c, tables, 1);
+    if (query) kvl__multiply(x, c->head_dim, query);
+    else kvl__to_basis(c, tables, x);
+}
+
 // The Hadamard is its own inverse.
 KVL__FN void kvl__from_basis(const kvl__codec* c, const float* tables, float* x)
 {
-    kvl__to_basis(c, tables, x);
+    const float* query = kvl__dense_table(c, tables, 1);
+    float y[KVL__MAX_HEAD_DIM] = { 0 };
+    if (!query) {
+        kvl__to_basis(c, tables, x);
+        return;
+    }
+    for (int32_t i = 0; i < c->head_dim; ++i)
+        for (int32_t j = 0; j < c->head_dim; ++j) y[i] += query[i * c->head_dim + j] * x[j];
+    memcpy(x, y, (size_t)c->head_dim * sizeof *x);
 }
 
 // SHIFT
@@ -519,7 +552,8 @@ KVL__FN void kvl__load_row(const kvl__codec* c, const float* tables, const uint1
     const float* shift = kvl__shift_of(c, tables);
     const int sums = c->words[KVL__STAGE_TRANSFORM] != KVL__TRANSFORM_NONE || shift ||
                      c->words[KVL__STAGE_CHOOSE] != KVL__CHOOSE_NONE;
-    const float most = sums ? ldexpf(1.0f, 119) : FLT_MAX;
+    const int dense = kvl__dense_table(c, tables, 0) != NULL;
+    const float most = dense ? ldexpf(1.0f, 18) : sums ? ldexpf(1.0f, 119) : FLT_MAX;
     for (int32_t i = 0; i < c->head_dim; ++i) {
         const float plain = kvl__row_to_f32(row[i], c->rows);
         x[i] = kvl__clamp(shift ? plain - shift[i] : plain, -most, most);
@@ -1055,7 +1089,7 @@ KVL__FN void kvl__ref_prepare_query(const kvl__basis_args* a)
     for (int32_t h = 0; h < a->num_heads; ++h) {
         float* x = a->x + (int64_t)h * c->head_dim;
         for (int32_t i = 0; shift && i < c->head_dim; ++i) a->bias[h] += x[i] * shift[i];
-        if (!kvl__is_flagged(c)) kvl__to_basis(c, a->tables, x);
+        if (!kvl__is_flagged(c)) kvl__query_to_basis(c, a->tables, x);
         for (int basis = KVL__PIECES; kvl__is_flagged(c) && basis < KVL__NUM_BASES; ++basis) {
             float* copy = x + (int64_t)basis * a->num_heads * c->head_dim;
             memcpy(copy, x, (size_t)c->head_dim * sizeof(float));

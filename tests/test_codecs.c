@@ -203,7 +203,8 @@ static void check_attention(fixture* f, test_cache* c, kvl_seq seq, const char* 
     a.soft_cap = f->soft_cap;
     a.window_len = f->window_len;
     a.transformed = strstr(f->spec, "hadamard") != NULL || strstr(f->spec, "mean") != NULL ||
-                    strstr(f->spec, "flagrot") != NULL;
+                    strstr(f->spec, "flagrot") != NULL ||
+                    strstr(f->spec, "transform=") != NULL;
     a.rounds = c->rounds;
     test_attention_run(&a);
     for (int64_t i = 0; i < num_o; ++i) a.o[i] = (double)o[i];
@@ -256,7 +257,7 @@ static void check_fixtures(const test_target* target, size_t step)
     static const char pattern[] = KVLOOM_TEST_ROOT "/tests/fixtures/codec_*.kvf";
     glob_t found;
     const int failed = glob(pattern, 0, NULL, &found);
-    cr_assert(failed == 0 && found.gl_pathc == 48, "%s: %zu fixtures, expected 48", pattern,
+    cr_assert(failed == 0 && found.gl_pathc == 51, "%s: %zu fixtures, expected 51", pattern,
               failed ? (size_t)0 : found.gl_pathc);
     for (size_t i = 0; i < found.gl_pathc; i += step) {
         const int chosen = strstr(found.gl_pathv[i], "codec_choose") != NULL;

@@ -230,9 +230,37 @@ static void make_moment(int dim, test_lcg* lcg, float* x)
     free(a);
 }
 
-// One head's table, from a generator of its own.
-static void make_table(const kvl__wanted_table* w, test_lcg* lcg, int64_t count, float* x)
+// Row `of` of a Sylvester matrix of pieces of 16, whose entries are exact.
+static void add_hadamard_row(int64_t dim, int64_t of, float factor, float* row)
 {
+    for (int64_t j = of / 16 * 16; j < of / 16 * 16 + 16 && j < dim; ++j)
+        row[j] += __builtin_parityll((unsigned long long)(of & j & 15)) ? -0.25f * factor
+                                                                       : 0.25f * factor;
+}
+
+// F = S P H of a dense transform, or Q = F^-T = S^-T P H: H a Hadamard of pieces of 16, P the
+// permutation i -> (17 i + 3) mod dim, S shears pairs [[s, 1/2], [0, t]], s and t 1 or 2.
+static void make_transform(int head, int64_t dim, int is_query, float* x)
+{
+    memset(x, 0, (size_t)(dim * dim) * sizeof *x);
+    for (int64_t i = 0; i < dim; i += 2) {
+        const int64_t a = (17 * i + 3) % dim, b = (17 * (i + 1) + 3) % dim;
+        const float s = (i / 2 + head) % 3 == 0 ? 2.0f : 1.0f, t = i / 2 % 5 == 1 ? 2.0f : 1.0f;
+        float *first = x + i * dim, *second = x + (i + 1) * dim;
+        add_hadamard_row(dim, a, is_query ? 1.0f / s : s, first);
+        if (is_query) add_hadamard_row(dim, a, -0.5f / (s * t), second);
+        else add_hadamard_row(dim, b, 0.5f, first);
+        add_hadamard_row(dim, b, is_query ? 1.0f / t : t, second);
+    }
+}
+
+// One head's table, from a generator of its own.
+static void make_table(const kvl__wanted_table* w, int head, test_lcg* lcg, int64_t count, float* x)
+{
+    if (strstr(w->name, "_forward") || strstr(w->name, "_query")) {
+        make_transform(head, w->shape[0], strstr(w->name, "_query") != NULL, x);
+        return;
+    }
     if (is_table(w, "query_moment")) {
         make_moment((int)w->shape[0], lcg, x);
         return;
@@ -256,7 +284,7 @@ static float* keep_table(const char* name, const kvl__wanted_table* w, int64_t c
         snprintf(kept[at].name, sizeof kept[at].name, "%s", name);
         kept[at].x = test_floats(count * w->num_kv_heads);
         for (int head = 0; head < w->num_kv_heads; ++head)
-            make_table(w, &lcg, count, kept[at].x + head * count);
+            make_table(w, head, &lcg, count, kept[at].x + head * count);
     }
     return kept[at].x;
 }
@@ -763,7 +791,8 @@ static test_attention attention_of(const test_cache* c)
     a.transformed = strstr(c->info.spec, "hadamard") != NULL ||
                     strstr(c->info.spec, "mean") != NULL ||
                     strstr(c->info.spec, "flagrot") != NULL ||
-                    strstr(c->info.spec, "choose") != NULL;
+                    strstr(c->info.spec, "choose") != NULL ||
+                    strstr(c->info.spec, "transform=") != NULL;
     a.rounds = c->rounds;
     return a;
 }

@@ -181,7 +181,7 @@ end
 line("};\n")
 
 line("typedef struct kvl__preset_side {")
-line("    int32_t bits, group_size;              // group_size 0: no groups")
+line("    int32_t bits, group_size;              // group_size 0: no groups; -1: head_dim")
 line("    int32_t words[KVL__NUM_STAGES], numbers[KVL__NUM_STAGES];")
 line("} kvl__preset_side;\n")
 line("typedef struct kvl__preset {")
@@ -212,8 +212,9 @@ local function check_numbers(codec, which, s, levels)
              tostring(s.bits), levels.name, table.concat(allowed, ", "))
     end
     local grouped = levels.part and not levels.part.raw
-    if grouped and (math.type(s.group) ~= "integer" or s.group < 2) then
-        fail("%s: %s.group = %s: must be a whole number from 2", codec.path, which,
+    local whole = math.type(s.group) == "integer" and s.group >= 2
+    if grouped and not whole and s.group ~= "head" then
+        fail("%s: %s.group = %s: must be a whole number from 2, or head", codec.path, which,
              tostring(s.group))
     end
 end
@@ -233,7 +234,8 @@ local function side(codec, which)
         end
     end
     check_numbers(codec, which, s, levels)
-    return ("{ %d, %d, { %s }, { %s } }"):format(s.bits, s.group or 0, table.concat(w, ", "),
+    local group = s.group == "head" and -1 or s.group or 0
+    return ("{ %d, %d, { %s }, { %s } }"):format(s.bits, group, table.concat(w, ", "),
                                                  table.concat(n, ", "))
 end
 

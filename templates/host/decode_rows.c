@@ -7,7 +7,11 @@ static void $(s "decode_rows")(const kvl__decode_args* a)
         if (a->rows) {
             float* x = a->rows + r * (int64_t)$(s "dim");
             for (int i = 0; i < $(s "dim"); ++i) x[i] = $(s "read_value")(a->page, row, i);
+            //% if codec.dense then
+            $(s "restore")(x, a->tables);
+            //% else
             $(s "transform")(x);
+            //% end
             //% if codec.shift then
             const float* shift = a->tables + $(codec.table_at(codec.shift.subtract));
             for (int i = 0; i < $(s "dim"); ++i) x[i] += shift[i];

@@ -36,13 +36,36 @@ INLINE void $(s "load_row")(const uint16_t* row, const float* tables, float* x)
     (void)tables;
     //% end
     //% if codec.clamps then
-    for (int i = 0; i < $(s "dim"); ++i) x[i] = clamp(x[i], -0x1p119f, 0x1p119f);
+    const float bound = $(codec.clamp_bound);
+    for (int i = 0; i < $(s "dim"); ++i) x[i] = clamp(x[i], -bound, bound);
     //% end
+    //% if not codec.dense then
     $(s "transform")(x);
     //% if codec.clips_row then
     $(s "clip_row")(x);
     //% end
+    //% end
 }
+
+//% if codec.dense then
+// Rows [count, dim] in their basis, $(dense_rows) at a time.
+static void $(s "load_rows")(const uint16_t* rows, int64_t row_stride, int count,
+                        const float* tables, float* x)
+{
+    enum { tile = $(dense_rows) };
+    const float* forward = tables + $(codec.table_at(codec.dense.forward));
+    float plain[tile * $(s "dim")];
+    for (int first = 0; first < count; first += tile) {
+        const int num = count - first < tile ? count - first : tile;
+        for (int i = 0; i < num; ++i)
+            $(s "load_row")(rows + (first + i) * row_stride, tables, plain + i * $(s "dim"));
+        $(s "multiply")(plain, num, forward, x + first * $(s "dim"));
+        //% if codec.clips_row then
+        for (int i = 0; i < num; ++i) $(s "clip_row")(x + (first + i) * $(s "dim"));
+        //% end
+    }
+}
+//% end
 
 //% local fit = codec.parts.fit
 //% if codec.raw ~= "none" then
@@ -55,7 +78,11 @@ static void $(s "encode_rows")(const kvl__encode_args* a)
         (void)x;
         for (int i = 0; i < $(s "dim"); ++i) q[i] = a->rows[r * a->row_stride + i];
         //% else
+        //% if codec.dense then
+        $(s "load_rows")(a->rows + r * a->row_stride, a->row_stride, 1, a->tables, x);
+        //% else
         $(s "load_row")(a->rows + r * a->row_stride, a->tables, x);
+        //% end
         for (int i = 0; i < $(s "dim"); ++i) q[i] = (uint16_t)$(codec.raw .. "_of_f32")(x[i]);
         //% end
         $(s "put_row")(a->page, a->first_row + r, q);
@@ -67,11 +94,22 @@ static void $(s "encode_rows")(const kvl__encode_args* a)
 {
     //% local step = (not fit.ordered and codec.group_size % 16 == 0) and 16 or 1
     enum { group_size = $(codec.group_size), step = $(step) };
+    //% if codec.dense then
+    float tile[$(dense_rows) * $(s "dim")];
+    //% end
     for (int32_t r = 0; r < a->num_rows; ++r) {
         const int row = a->first_row + r;
-        float x[$(s "dim")], offset[$(s "dim")], inverse[$(s "dim")];
+        float offset[$(s "dim")], inverse[$(s "dim")];
         uint16_t q[$(s "dim")];
+        //% if codec.dense then
+        const int left = a->num_rows - r, ahead = left < $(dense_rows) ? left : $(dense_rows);
+        if (r % $(dense_rows) == 0)
+            $(s "load_rows")(a->rows + r * a->row_stride, a->row_stride, ahead, a->tables, tile);
+        const float* x = tile + r % $(dense_rows) * $(s "dim");
+        //% else
+        float x[$(s "dim")];
         $(s "load_row")(a->rows + r * a->row_stride, a->tables, x);
+        //% end
         for (int first = 0; first < $(s "dim"); first += group_size) {
             const float* of = x + first;
             //% for _, stat in ipairs(fit.stats) do
@@ -122,8 +160,13 @@ static void $(s "encode_rows")(const kvl__encode_args* a)
         //% for _, stat in ipairs(fit.stats) do
         float $(stat.name .. "s")[$(s "dim")];
         //% end
+        //% if codec.dense then
+        $(s "load_rows")(a->rows + r * a->row_stride, a->row_stride, group_size, a->tables,
+                    rows[0]);
+        //% else
         for (int t = 0; t < group_size; ++t)
             $(s "load_row")(a->rows + (r + t) * a->row_stride, a->tables, rows[t]);
+        //% end
         for (int i = 0; i < $(s "dim"); ++i) {
             const float x = rows[0][i];
             //% for _, stat in ipairs(fit.stats) do

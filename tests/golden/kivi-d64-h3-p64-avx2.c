@@ -1146,18 +1146,20 @@ static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int word
 //   x     [num_heads, dim]  f32, in place
 #line 9 "templates/host/transform_rows.c"
 
-#line 28 "templates/host/transform_rows.c"
+#line 89 "templates/host/transform_rows.c"
 INLINE void k_transform(float* x) { (void)x; }
-#line 30 "templates/host/transform_rows.c"
+#line 91 "templates/host/transform_rows.c"
 
 static void k_transform_rows(const kvl__basis_args* a)
 {
     for (int32_t head = 0; head < a->num_heads; ++head) {
         float* x = a->x + head * k_dim;
-#line 44 "templates/host/transform_rows.c"
+        (void)x;
+#line 107 "templates/host/transform_rows.c"
         k_transform(x);
-#line 50 "templates/host/transform_rows.c"
+#line 116 "templates/host/transform_rows.c"
     }
+#line 120 "templates/host/transform_rows.c"
 }
 
 #line 26 "templates/host/program.c"
@@ -1174,50 +1176,53 @@ INLINE void k_load_row(const uint16_t* row, const float* tables, float* x)
         store(x + i, load_f16((const unsigned char*)(row + i)));
 #line 36 "templates/host/encode_rows.c"
     (void)tables;
-#line 41 "templates/host/encode_rows.c"
+#line 43 "templates/host/encode_rows.c"
     k_transform(x);
-#line 45 "templates/host/encode_rows.c"
+#line 48 "templates/host/encode_rows.c"
 }
 
-#line 116 "templates/host/encode_rows.c"
+#line 69 "templates/host/encode_rows.c"
+
+#line 154 "templates/host/encode_rows.c"
 // Groups along tokens: group_size rows at once, each channel with its own statistics.
 static void k_encode_rows(const kvl__encode_args* a)
 {
     enum { group_size = 32 };
     for (int32_t r = 0; r < a->num_rows; r += group_size) {
         float rows[group_size][k_dim];
-#line 123 "templates/host/encode_rows.c"
+#line 161 "templates/host/encode_rows.c"
         float los[k_dim];
-#line 123 "templates/host/encode_rows.c"
+#line 161 "templates/host/encode_rows.c"
         float his[k_dim];
-#line 125 "templates/host/encode_rows.c"
+#line 167 "templates/host/encode_rows.c"
         for (int t = 0; t < group_size; ++t)
             k_load_row(a->rows + (r + t) * a->row_stride, a->tables, rows[t]);
+#line 170 "templates/host/encode_rows.c"
         for (int i = 0; i < k_dim; ++i) {
             const float x = rows[0][i];
-#line 130 "templates/host/encode_rows.c"
+#line 173 "templates/host/encode_rows.c"
             los[i] = x;
-#line 130 "templates/host/encode_rows.c"
+#line 173 "templates/host/encode_rows.c"
             his[i] = x;
-#line 132 "templates/host/encode_rows.c"
+#line 175 "templates/host/encode_rows.c"
         }
         for (int t = 1; t < group_size; ++t) {
             for (int i = 0; i < k_dim; ++i) {
                 const float x = rows[t][i];
-#line 137 "templates/host/encode_rows.c"
+#line 180 "templates/host/encode_rows.c"
                 const float lo = los[i];
                 los[i] = x < lo ? x : lo;
-#line 137 "templates/host/encode_rows.c"
+#line 180 "templates/host/encode_rows.c"
                 const float hi = his[i];
                 his[i] = x > hi ? x : hi;
-#line 140 "templates/host/encode_rows.c"
+#line 183 "templates/host/encode_rows.c"
             }
         }
         float offset[k_dim], inverse[k_dim];
         for (int i = 0; i < k_dim; ++i) {
             const int row = a->first_row + r;
             const int group = k_group(i, row);
-#line 147 "templates/host/encode_rows.c"
+#line 190 "templates/host/encode_rows.c"
             const k_grid grid =
                 k_store_grid(a->page, group, los[i], his[i]);
             offset[i] = grid.offset;
@@ -1242,27 +1247,28 @@ static void k_decode_rows(const kvl__decode_args* a)
         if (a->rows) {
             float* x = a->rows + r * (int64_t)k_dim;
             for (int i = 0; i < k_dim; ++i) x[i] = k_read_value(a->page, row, i);
+#line 13 "templates/host/decode_rows.c"
             k_transform(x);
-#line 15 "templates/host/decode_rows.c"
+#line 19 "templates/host/decode_rows.c"
         }
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)k_dim;
             for (int i = 0; i < k_dim; ++i) q[i] = (uint16_t)k_get_code(a->page, row, i);
         }
     }
-#line 22 "templates/host/decode_rows.c"
+#line 26 "templates/host/decode_rows.c"
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;
-#line 28 "templates/host/decode_rows.c"
+#line 32 "templates/host/decode_rows.c"
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; row += k_group_size) {
         for (int i = 0; i < k_dim; ++i, ++at) {
-#line 31 "templates/host/decode_rows.c"
+#line 35 "templates/host/decode_rows.c"
             const int group = k_group(i, row);
             a->scales[at] = k_read_scale(a->page, group);
             a->offsets[at] = k_read_offset(a->page, group, a->scales[at]);
         }
     }
-#line 37 "templates/host/decode_rows.c"
+#line 41 "templates/host/decode_rows.c"
 }
 
 #line 28 "templates/host/program.c"
@@ -1871,18 +1877,20 @@ static NOINLINE void v_dot_cells(const unsigned char* page, int lane16, int word
 //   x     [num_heads, dim]  f32, in place
 #line 9 "templates/host/transform_rows.c"
 
-#line 28 "templates/host/transform_rows.c"
+#line 89 "templates/host/transform_rows.c"
 INLINE void v_transform(float* x) { (void)x; }
-#line 30 "templates/host/transform_rows.c"
+#line 91 "templates/host/transform_rows.c"
 
 static void v_transform_rows(const kvl__basis_args* a)
 {
     for (int32_t head = 0; head < a->num_heads; ++head) {
         float* x = a->x + head * v_dim;
-#line 44 "templates/host/transform_rows.c"
+        (void)x;
+#line 107 "templates/host/transform_rows.c"
         v_transform(x);
-#line 50 "templates/host/transform_rows.c"
+#line 116 "templates/host/transform_rows.c"
     }
+#line 120 "templates/host/transform_rows.c"
 }
 
 #line 26 "templates/host/program.c"
@@ -1899,63 +1907,69 @@ INLINE void v_load_row(const uint16_t* row, const float* tables, float* x)
         store(x + i, load_f16((const unsigned char*)(row + i)));
 #line 36 "templates/host/encode_rows.c"
     (void)tables;
-#line 41 "templates/host/encode_rows.c"
+#line 43 "templates/host/encode_rows.c"
     v_transform(x);
-#line 45 "templates/host/encode_rows.c"
+#line 48 "templates/host/encode_rows.c"
 }
 
-#line 65 "templates/host/encode_rows.c"
+#line 69 "templates/host/encode_rows.c"
+
+#line 92 "templates/host/encode_rows.c"
 // Groups along the channels of a row.
 static void v_encode_rows(const kvl__encode_args* a)
 {
-#line 69 "templates/host/encode_rows.c"
+#line 96 "templates/host/encode_rows.c"
     enum { group_size = 32, step = 16 };
+#line 100 "templates/host/encode_rows.c"
     for (int32_t r = 0; r < a->num_rows; ++r) {
         const int row = a->first_row + r;
-        float x[v_dim], offset[v_dim], inverse[v_dim];
+        float offset[v_dim], inverse[v_dim];
         uint16_t q[v_dim];
+#line 110 "templates/host/encode_rows.c"
+        float x[v_dim];
         v_load_row(a->rows + r * a->row_stride, a->tables, x);
+#line 113 "templates/host/encode_rows.c"
         for (int first = 0; first < v_dim; first += group_size) {
             const float* of = x + first;
-#line 78 "templates/host/encode_rows.c"
+#line 116 "templates/host/encode_rows.c"
             float los[step];
-#line 78 "templates/host/encode_rows.c"
+#line 116 "templates/host/encode_rows.c"
             float his[step];
-#line 80 "templates/host/encode_rows.c"
+#line 118 "templates/host/encode_rows.c"
             // Every step-th value has its own statistics; what they come to is order-free.
             for (int j = 0; j < step; ++j) {
                 const float x = of[j];
-#line 84 "templates/host/encode_rows.c"
+#line 122 "templates/host/encode_rows.c"
                 los[j] = x;
-#line 84 "templates/host/encode_rows.c"
+#line 122 "templates/host/encode_rows.c"
                 his[j] = x;
-#line 86 "templates/host/encode_rows.c"
+#line 124 "templates/host/encode_rows.c"
             }
             for (int i = step; i < group_size; i += step) {
                 for (int j = 0; j < step; ++j) {
                     const float x = of[i + j];
-#line 91 "templates/host/encode_rows.c"
+#line 129 "templates/host/encode_rows.c"
                     const float lo = los[j];
                     los[j] = x < lo ? x : lo;
-#line 91 "templates/host/encode_rows.c"
+#line 129 "templates/host/encode_rows.c"
                     const float hi = his[j];
                     his[j] = x > hi ? x : hi;
-#line 94 "templates/host/encode_rows.c"
+#line 132 "templates/host/encode_rows.c"
                 }
             }
-#line 97 "templates/host/encode_rows.c"
+#line 135 "templates/host/encode_rows.c"
             float lo = los[0];
             for (int j = 1; j < step; ++j) {
                 const float x = los[j];
                 lo = x < lo ? x : lo;
             }
-#line 97 "templates/host/encode_rows.c"
+#line 135 "templates/host/encode_rows.c"
             float hi = his[0];
             for (int j = 1; j < step; ++j) {
                 const float x = his[j];
                 hi = x > hi ? x : hi;
             }
-#line 103 "templates/host/encode_rows.c"
+#line 141 "templates/host/encode_rows.c"
             const int group = v_group(row, first);
             const v_grid grid =
                 v_store_grid(a->page, group, lo, hi);
@@ -1980,27 +1994,28 @@ static void v_decode_rows(const kvl__decode_args* a)
         if (a->rows) {
             float* x = a->rows + r * (int64_t)v_dim;
             for (int i = 0; i < v_dim; ++i) x[i] = v_read_value(a->page, row, i);
+#line 13 "templates/host/decode_rows.c"
             v_transform(x);
-#line 15 "templates/host/decode_rows.c"
+#line 19 "templates/host/decode_rows.c"
         }
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)v_dim;
             for (int i = 0; i < v_dim; ++i) q[i] = (uint16_t)v_get_code(a->page, row, i);
         }
     }
-#line 22 "templates/host/decode_rows.c"
+#line 26 "templates/host/decode_rows.c"
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;
-#line 25 "templates/host/decode_rows.c"
+#line 29 "templates/host/decode_rows.c"
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; ++row) {
         for (int i = 0; i < v_dim; i += v_group_size, ++at) {
-#line 31 "templates/host/decode_rows.c"
+#line 35 "templates/host/decode_rows.c"
             const int group = v_group(row, i);
             a->scales[at] = v_read_scale(a->page, group);
             a->offsets[at] = v_read_offset(a->page, group, a->scales[at]);
         }
     }
-#line 37 "templates/host/decode_rows.c"
+#line 41 "templates/host/decode_rows.c"
 }
 
 #line 28 "templates/host/program.c"

@@ -282,6 +282,19 @@ def encode_group(x, side, flag=None):
     return codes, scale, -scale * F32(zero_point) + F32(0)
 
 
+# Dense transforms
+
+DENSE = ("wush", "wush_a", "oscar", "whiten", "flat", "file")
+
+
+def multiply(x, matrix):
+    """x matrix in float32, in the order of channels, product and addition rounded once together."""
+    y = np.zeros((x.shape[0], matrix.shape[1]), F32)
+    for i in range(x.shape[1]):
+        y = (y.astype(F64) + x[:, i:i + 1].astype(F64) * matrix[i].astype(F64)).astype(F32)
+    return y
+
+
 # One side (keys or values) of one head
 
 def encode(rows, side, head=0):
@@ -292,7 +305,9 @@ def encode(rows, side, head=0):
         chosen = flagrot.Chooser(hadamard, encode_group, side, x.shape[1], head)
     if side["shift"] == "mean":
         x = x - side["tables"]["mean"][head]
-    if side["shift"] == "mean" or side["transform"] or side["choose"] != "none":
+    if side["dense"]:
+        x = multiply(np.clip(x, F32(-2.0**18), F32(2.0**18)), side["tables"]["forward"][head])
+    elif side["shift"] == "mean" or side["transform"] or side["choose"] != "none":
         x = np.clip(x, F32(-2.0**119), F32(2.0**119))
     if side["transform"]:
         x = hadamard(x, side["transform"])
@@ -339,6 +354,7 @@ def decode(encoded, side, head=0):
         chosen = flagrot.Chooser(hadamard, encode_group, side, x.shape[1], head)
         fixed = side["choose"] == "fixed"
         x = chosen.restore(x, [chosen.fixed()] if fixed else encoded["choices"])
+    x = x @ side["tables"]["query"][head].astype(F64).T if side["dense"] else x
     return x + side["tables"]["mean"][head].astype(F64) if side["shift"] == "mean" else x
 
 
@@ -346,8 +362,8 @@ def decode(encoded, side, head=0):
 
 def _side(bits, group, axis, fit, levels, meta, rounding="nearest"):
     return {"bits": bits, "group": group, "axis": axis, "fit": fit, "levels": levels,
-            "meta": meta, "round": rounding, "transform": 0, "shift": "none", "choose": "none",
-            "choose_piece": 0, "score": "none", "tables": {}}
+            "meta": meta, "round": rounding, "transform": 0, "dense": "", "shift": "none",
+            "choose": "none", "choose_piece": 0, "score": "none", "tables": {}}
 
 
 def _copy(side):
@@ -384,6 +400,8 @@ def _set_stage(side, stage, word, head_dim):
         side[stage] = name
         if number:
             side[stage + "_number"] = int(number)
+    elif stage == "transform" and word in DENSE:
+        side["dense"], side["transform"] = word, 0
     elif stage == "transform":
         found = re.fullmatch(r"hadamard(\d*)", word)
         side["transform"] = (int(found.group(1) or 0) or hadamard_piece(head_dim)) if found else 0

@@ -65,6 +65,11 @@ CASES = [
                                                              3, 1,  64,  96, 32, 1, 0.0, 0),
     ("midpoint_c", "kivi:k4,v1,levels=midpoint,fit=rms,meta=f16,vg16,",
                                                              4, 1,  96,  64, 32, 1, 0.0, 0),
+    ("dense",      "kivi:k2,v3,k.transform=flat,v.transform=whiten,fit=search,",
+                                                             6, 2,  64,  96, 32, 1, 0.0, 0),
+    ("dense_clip", "rtn:k2,v2,transform=wush,k.fit=clip,v.fit=clip92,kg80,vg16,shift=mean,",
+                                                             3, 1,  80,  48, 32, 1, 0.0, 0),
+    ("dense_raw",  "f16:transform=file,",                    2, 1,  32, 112, 32, 1, 0.0, 0),
     ("search",     "kivi:k2,v2,fit=search,",                 3, 1,  64,  96, 32, 1, 0.0, 0),
     ("search_f",   "kivi:k1,v3,fit=search,meta=f16,vg16,",   4, 1,  80,  64, 32, 1, 0.0, 0),
     ("search_e",   "rtn:k4,v1,fit=search,meta=e4m3,kg64,",   3, 1,  64,  96, 32, 1, 0.0, 0),
@@ -154,7 +159,26 @@ def make_table(letter, name, heads, shape):
         else x
 
 
+def make_transform(heads, dim, is_query):
+    """F = S P H, or Q = F^-T, of test_support.c: exact entries, float32 [heads, dim, dim]."""
+    order = (17 * np.arange(dim) + 3) % dim
+    h = np.kron(np.eye(dim // 16), np.array(
+        [[(-1)**bin(i & j).count("1") for j in range(16)] for i in range(16)]) / 4)[order]
+    out = np.zeros((heads, dim, dim))
+    for head in range(heads):
+        shear = np.zeros((dim, dim))
+        for i in range(0, dim, 2):
+            s = 2 if (i // 2 + head) % 3 == 0 else 1
+            t = 2 if i // 2 % 5 == 1 else 1
+            shear[i:i + 2, i:i + 2] = [[s, .5], [0, t]]
+        out[head] = (np.linalg.inv(shear).T if is_query else shear) @ h
+    return out.astype(np.float32)
+
+
 def add_tables(side, letter, heads, dim):
+    if side["dense"]:
+        side["tables"]["forward"] = make_transform(heads, dim, False)
+        side["tables"]["query"] = make_transform(heads, dim, True)
     if side["shift"] == "mean":
         side["tables"]["mean"] = make_table(letter, "mean", heads, [dim])
     shapes = {}
