@@ -1866,6 +1866,14 @@ Test(ptxsim, late)
     cr_assert_eq(sim.synchronize(), 0);
     cr_assert_eq(sim.to_host(x, at, 4), 0);
     cr_expect_eq(*x, 2);
+    // A wait is for the record that was there, wherever the event records later.
+    cr_assert_eq(sim.launch(kernel, 1, 1, 1, 1, 1, 1, 0, on, params, NULL), 0);
+    cr_assert_eq(CALL("cuEventRecord", handle, handle)(done, on), 0);
+    cr_assert_eq(CALL("cuStreamWaitEvent", handle, handle, unsigned)(second, done, 0), 0);
+    cr_assert_eq(CALL("cuEventRecord", handle, handle)(done, second), 0);
+    cr_assert_eq(copy(x, at, 4, second), 0);
+    cr_assert_eq(CALL("cuStreamSynchronize", handle)(second), 0);
+    cr_expect_eq(*x, 3);
 }
 
 // In lazy mode arithmetic passes on what was never written; a store does not.

@@ -81,6 +81,7 @@ typedef struct task {
     uint8_t*  params;
     struct event* event;
     uint64_t  number;
+    struct stream* where;       // of a wait: where the record is, whatever the event records later
     void (*call)(void*);
     void*     argument;
 } task;

@@ -100,7 +100,7 @@ static double now_ms(void)
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
-static CUresult wait_for(event* e, uint64_t number);
+static CUresult wait_for(event* e, uint64_t number, stream* where);
 
 static CUresult perform(const task* t)
 {
@@ -111,7 +111,7 @@ static CUresult perform(const task* t)
     case WORK_SET: r = perform_set(t); break;
     case WORK_LAUNCH: r = perform_launch(t); break;
     case WORK_RECORD: t->event->done = t->number, t->event->time_ms = now_ms(); break;
-    case WORK_WAIT: r = wait_for(t->event, t->number); break;
+    case WORK_WAIT: r = wait_for(t->event, t->number, t->where); break;
     case WORK_HOST: t->call(t->argument); break;
     case WORK_FREE: r = memory_free(t->to) ? FAULT_ILLEGAL_ADDRESS : CUDA_SUCCESS; break;
     }
@@ -163,11 +163,11 @@ CUresult flush_all(void)
     return r;
 }
 
-static CUresult wait_for(event* e, uint64_t number)
+static CUresult wait_for(event* e, uint64_t number, stream* where)
 {
     CUresult r = CUDA_SUCCESS;
-    while (e->done < number && e->where && e->where->first) {
-        const CUresult one = perform_first(e->where);
+    while (e->done < number && where && where->first) {
+        const CUresult one = perform_first(where);
         if (!r) r = one;
     }
     return r;
@@ -420,7 +420,7 @@ API CUresult cuEventSynchronize(CUevent handle)
         e->capture->invalid = true;
         return leave(CAPTURE_UNSUPPORTED);
     }
-    const CUresult r = wait_for(e, e->asked);
+    const CUresult r = wait_for(e, e->asked, e->where);
     return leave(r ? r : e->ctx->error);
 }
 
@@ -463,7 +463,7 @@ API CUresult cuStreamWaitEvent(CUstream handle, CUevent of, unsigned flags)
         return leave(CUDA_SUCCESS);
     }
     task t = { 0 };
-    t.kind = WORK_WAIT, t.ctx = s->ctx, t.event = e, t.number = e->asked;
+    t.kind = WORK_WAIT, t.ctx = s->ctx, t.event = e, t.number = e->asked, t.where = e->where;
     return leave(submit(s, &t));
 }
 
