@@ -28,6 +28,13 @@ enum {
     KVL__TAG_DONE = 0x454e4f44
 };
 
+KVL__FN kvl_status kvl__check_on_host(const kvl_cache* cache, const char* what)
+{
+    KVL__REQUIRE(cache->ctx, !kvl__on_device(cache), KVL_UNSUPPORTED,
+                 "%s: files of caches on a device are not part of this version", what);
+    return KVL_OK;
+}
+
 // One direction of a file: bytes of the section at hand are counted and hashed.
 typedef struct kvl__stream {
     kvl_context*   ctx;
@@ -520,6 +527,7 @@ KVL__PUBLIC kvl_status kvl_save(kvl_cache* cache, const kvl_save_desc* d)
 {
     kvl__save job;
     KVL__TRY(kvl__check_cache(cache));
+    KVL__TRY(kvl__check_on_host(cache, "kvl_save"));
     KVL__TRY(kvl__check_save(cache, d));
     kvl_context* ctx = cache->ctx;
     memset(&job, 0, sizeof job);
@@ -932,6 +940,9 @@ KVL__PUBLIC kvl_status kvl_copy_rows(kvl_cache* to, kvl_seq to_seq, kvl_cache* f
     kvl__seq *seq, *fork;
     KVL__TRY(kvl__check_cache(to));
     KVL__REQUIRE(to->ctx, from, KVL_BAD_ARGUMENT, "from = NULL: must be given");
+    KVL__TRY(kvl__check_on_host(to, "kvl_copy_rows"));
+    KVL__REQUIRE(to->ctx, !kvl__on_device(from), KVL_UNSUPPORTED,
+                 "kvl_copy_rows: from is a cache on a device, which this version cannot read");
     c.from = from;
     c.to = to;
     c.from_seq = from_seq;
@@ -1079,6 +1090,7 @@ KVL__PUBLIC kvl_status kvl_load(kvl_cache* cache, const kvl_load_desc* d, kvl_lo
     kvl__file_load job;
     FILE* file = NULL;
     KVL__TRY(kvl__check_cache(cache));
+    KVL__TRY(kvl__check_on_host(cache, "kvl_load"));
     kvl_context* ctx = cache->ctx;
     KVL__REQUIRE(ctx, d && out && num_seqs, KVL_BAD_ARGUMENT,
                  "kvl_load_desc, out, num_seqs: must be given");

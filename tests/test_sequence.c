@@ -428,6 +428,7 @@ static void run(const test_target* target, const setup* s, int steps, uint64_t s
     cd.isa = target->isa;
     cd.exact = 1;
     cd.allocator = test_memory_allocator(&w->memory);
+    cd.device_allocator = test_memory_device_allocator(&w->memory);
     const kvl_status status = kvl_context_create(&cd, &w->ctx);
     test_ok(w->ctx, status, target->name);
     layer.window_len = s->window_len;

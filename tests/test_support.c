@@ -340,11 +340,12 @@ typedef struct device_copy {
 static device_copy copy_in(kvl_cache* cache, const void* host, size_t bytes)
 {
     device_copy c = { 0, (void*)(uintptr_t)host, bytes };
+    const kvl__driver* d = &cache->ctx->gpu->driver;
     if (!host || bytes == 0) return c;
-    test_ok(cache->ctx, kvl__device_take(cache->ctx, cache->device.stream, bytes, &c.address),
-            "device memory");
-    test_ok(cache->ctx, kvl__device_upload(cache->ctx, cache->device.stream, c.address, host,
-                                           bytes), "copy to the device");
+    cr_assert(d->ctx_push(cache->ctx->gpu->primary) == 0 && d->mem_alloc(&c.address, bytes) == 0,
+              "device memory of the test itself");
+    cr_assert(d->copy_to_device(c.address, host, bytes) == 0, "copy to the device");
+    kvl__gpu_leave(cache->ctx);
     return c;
 }
 
@@ -354,7 +355,10 @@ static void copy_out(kvl_cache* cache, device_copy* c, int wanted)
     if (wanted)
         test_ok(cache->ctx, kvl__device_download(cache->ctx, cache->device.stream, c->host,
                                                  c->address, c->bytes), "copy from the device");
-    kvl__device_give(cache->ctx, cache->device.stream, c->address, c->bytes);
+    const kvl__driver* d = &cache->ctx->gpu->driver;
+    if (d->ctx_push(cache->ctx->gpu->primary) != 0) return;
+    d->mem_free(c->address);
+    kvl__gpu_leave(cache->ctx);
 }
 
 static const kvl__config* config_of(const kvl_cache* cache, int layer)
@@ -873,6 +877,41 @@ kvl_allocator test_memory_allocator(test_memory* m)
     a.alloc = memory_alloc;
     a.free = memory_free;
     a.user = m;
+    return a;
+}
+
+// Memory of the device, counted as the host's is; the size goes back on free as well.
+static uint64_t device_alloc(size_t bytes, void* stream, void* user)
+{
+    test_memory* m = (test_memory*)user;
+    int (*alloc)(uint64_t*, size_t);
+    uint64_t address = 0;
+    (void)stream;
+    *(void**)&alloc = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemAlloc_v2");
+    pthread_mutex_lock(&m->lock);
+    if (++m->calls != m->fail_at && alloc(&address, bytes) == 0) {
+        m->live += bytes;
+        if (m->live > m->peak) m->peak = m->live;
+    }
+    pthread_mutex_unlock(&m->lock);
+    return address;
+}
+
+static void device_free(uint64_t address, size_t bytes, void* stream, void* user)
+{
+    test_memory* m = (test_memory*)user;
+    int (*release)(uint64_t);
+    (void)stream;
+    *(void**)&release = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemFree_v2");
+    pthread_mutex_lock(&m->lock);
+    m->live -= bytes;
+    if (release(address) != 0) ++m->wrong_sizes;
+    pthread_mutex_unlock(&m->lock);
+}
+
+kvl_device_allocator test_memory_device_allocator(test_memory* m)
+{
+    const kvl_device_allocator a = { device_alloc, device_free, m };
     return a;
 }
 

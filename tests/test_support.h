@@ -163,6 +163,7 @@ typedef struct test_memory {
 
 void          test_memory_init(test_memory* m);
 kvl_allocator test_memory_allocator(test_memory* m);
+kvl_device_allocator test_memory_device_allocator(test_memory* m);
 
 typedef struct test_log {
     int  count, warnings, errors;

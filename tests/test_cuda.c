@@ -1,0 +1,419 @@
+// test_cuda.c -- caches on a device, from kvl_append to lse, against the reference.
+//
+// The device is the stand-in of tests/ptxsim, which checks every access of every kernel, or with
+// KVLOOM_TEST_GPU=1 the machine's own.  Codes, scales and offsets must be the reference's bits;
+// attention is compared with float64 over the rows that are read back, within the bounds of
+// test_attention.  KVLOOM_TEST_ALL=1 runs every shape; KVLOOM_TEST_TARGET=cuda in the other suites
+// runs them on the device too.
+
+#include "test_support.h"
+
+#include "sim_library.h"
+
+#include <unistd.h>
+
+// SHAPES
+
+typedef struct shape {
+    const char* spec;
+    int         q_heads, kv_heads, dk, dv, rows, soft_cap, window_len;
+} shape;
+
+// Every preset, head dim, number of query heads a KV head, axis, width of codes and kind of window.
+static const shape shapes[] = {
+    { "kivi:sink=4,recent=40", 8, 2, 64, 64, 300, 0, 0 },
+    { "kivi:k3,v4,g16,transform=hadamard,sink=2,recent=9", 7, 1, 80, 80, 140, 30, 0 },
+    { "rtn:sink=0,recent=0,meta=f16", 2, 2, 96, 96, 100, 0, 50 },
+    { "q8_0:sink=0,recent=0", 16, 1, 128, 64, 70, 0, 0 },
+    { "q4_0:sink=1,recent=5", 8, 1, 192, 192, 60, 0, 0 },
+    { "f16:page=16", 4, 1, 256, 256, 50, 0, 20 },
+    { "bf16:recent=3", 1, 1, 32, 128, 60, 20, 0 },
+    { "kivi:k1,v1,g48,v.axis=per_channel,rows=bf16,sink=3,recent=0", 4, 2, 48, 48, 250, 0, 0 },
+    { "kivi:k5,v6,kg24,vg8,k.meta=f16,k.transform=hadamard8,chunk=24", 3, 3, 64, 112, 300, 0, 0 },
+    { "rtn:k8,v2,k.shift=mean,v.shift=mean,v.transform=hadamard,recent=7", 4, 2, 128, 128, 90, 25,
+      0 },
+};
+enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0], CI_SHAPES = NUM_SHAPES };
+
+static int all_shapes(void)
+{
+    const char* all = getenv("KVLOOM_TEST_ALL");
+    return all && strcmp(all, "1") == 0;
+}
+
+static test_cache open_shape(const test_target* target, const shape* s)
+{
+    kvl_layer_desc layer = test_layer(s->spec, s->q_heads, s->kv_heads, s->dk, s->dv);
+    layer.soft_cap = (float)s->soft_cap;
+    layer.window_len = s->window_len;
+    return test_open(target, &layer);
+}
+
+// The same codes, scales and offsets, bit for bit.
+static void check_codes(test_cache* got, kvl_seq a, test_cache* want, kvl_seq b, const char* what)
+{
+    for (int head = 0; head < got->layer.num_kv_heads; ++head) {
+        for (int side = 0; side < 2; ++side) {
+            test_codes x = test_read_codes(got, a, head, side);
+            test_codes y = test_read_codes(want, b, head, side);
+            cr_assert(x.num_codes == y.num_codes && x.c.num_groups == y.c.num_groups, "%s", what);
+            for (int64_t i = 0; i < x.num_codes; ++i)
+                cr_assert(x.c.codes[i] == y.c.codes[i],
+                          "%s: side %d head %d code %lld of %lld: %d, expected %d", what, side,
+                          head, (long long)i, (long long)x.num_codes, x.c.codes[i], y.c.codes[i]);
+            const size_t bytes = (size_t)x.c.num_groups * sizeof(float);
+            cr_assert(bytes == 0 || (memcmp(x.c.scales, y.c.scales, bytes) == 0 &&
+                                     memcmp(x.c.offsets, y.c.offsets, bytes) == 0),
+                      "%s: side %d head %d: scales or offsets differ", what, side, head);
+            test_codes_free(&x);
+            test_codes_free(&y);
+        }
+    }
+}
+
+// Rows in uneven calls, queries at the end and, the pages cut in the middle, before it.
+static void check_shape(const test_target* cuda, const shape* s)
+{
+    static const test_target reference = { "reference", KVL_TARGET_REFERENCE, NULL };
+    test_cache device = open_shape(cuda, s), host = open_shape(&reference, s);
+    const kvl_seq a = test_seq(&device), b = test_seq(&host);
+    float* k = test_floats((int64_t)s->rows * s->kv_heads * s->dk);
+    float* v = test_floats((int64_t)s->rows * s->kv_heads * s->dv);
+    float* q = test_floats((int64_t)3 * s->q_heads * s->dk);
+    const int64_t middle = s->rows / 2 + 1;
+    test_rows(5, s->rows, s->kv_heads, s->dk, k);
+    test_rows(6, s->rows, s->kv_heads, s->dv, v);
+    test_queries(7, 3, s->q_heads, s->dk, q);
+    test_append(&host, b, k, v, 0, s->rows);
+    for (int first = 0, step = 1; first < s->rows; first += step, step = step * 5 % 97) {
+        if (step > s->rows - first) step = s->rows - first;
+        test_append(&device, a, k, v, first, step);
+    }
+    check_codes(&device, a, &host, b, s->spec);
+    test_attend_check(&device, a, q, 3, NULL, s->spec);
+    test_attend_check(&device, a, q, 3, &middle, s->spec);
+    test_ok(device.ctx, kvl_cache_check(device.cache), s->spec);
+    test_close(&device);
+    test_close(&host);
+    free(k);
+    free(v);
+    free(q);
+}
+
+// One share of the shapes, so that tests of this file are of a size.
+static void check_shapes(int first, int step)
+{
+    const test_target cuda = test_cuda_target();
+    const int num = all_shapes() ? NUM_SHAPES : CI_SHAPES;
+    for (int i = first; i < num; i += step) check_shape(&cuda, &shapes[i]);
+}
+
+// Broken by a code that is rounded, packed or read otherwise, a mask, a score or a weight.
+Test(cuda, shapes_0) { check_shapes(0, 4); }
+Test(cuda, shapes_1) { check_shapes(1, 4); }
+Test(cuda, shapes_2) { check_shapes(2, 4); }
+Test(cuda, shapes_3) { check_shapes(3, 4); }
+
+// BATCHES
+
+// 70 sequences of lengths of their own in one call, more than a launch has room for: each gives the
+// bytes that it gives alone.
+Test(cuda, a_batch_equals_its_sequences)
+{
+    enum { SEQS = 70, HEADS = 2, DIM = 32, ROWS = 12 };
+    const test_target cuda = test_cuda_target();
+    const kvl_layer_desc layer = test_layer("rtn:b4,g16,sink=1,recent=2", 2, HEADS, DIM, DIM);
+    test_cache c = test_open(&cuda, &layer);
+    kvl_seq seqs[SEQS];
+    int32_t lens[SEQS], q_lens[SEQS];
+    int rows = 0, num_q = 0;
+    for (int i = 0; i < SEQS; ++i) {
+        seqs[i] = test_seq(&c);
+        lens[i] = i * 5 % ROWS;
+        q_lens[i] = lens[i] > 2 ? 1 + i % 2 : i % 7 == 0 && lens[i] > 0;
+        rows += lens[i];
+        num_q += q_lens[i];
+    }
+    float* k = test_floats((int64_t)rows * HEADS * DIM);
+    float* v = test_floats((int64_t)rows * HEADS * DIM);
+    float* q = test_floats((int64_t)num_q * 2 * DIM);
+    float* o = test_floats((int64_t)num_q * 2 * DIM);
+    float* alone = test_floats(2 * 2 * DIM);
+    test_rows(1, rows, HEADS, DIM, k);
+    test_rows(2, rows, HEADS, DIM, v);
+    test_queries(3, num_q, 2, DIM, q);
+    kvl_append_desc a = { 0 };
+    a.num_seqs = SEQS;
+    a.seqs = seqs;
+    a.num_rows = lens;
+    a.k.data = k;
+    a.v.data = v;
+    test_ok(c.ctx, kvl_append(c.cache, &a), "append of a batch");
+    kvl_attend_desc t = { 0 };
+    t.num_seqs = SEQS;
+    t.seqs = seqs;
+    t.q_lens = q_lens;
+    t.q.data = q;
+    t.o.data = o;
+    test_ok(c.ctx, kvl_attend(c.cache, &t), "attend of a batch");
+    for (int i = 0, row = 0, at = 0; i < SEQS; row += lens[i], at += q_lens[i], ++i) {
+        const kvl_seq one = test_seq(&c);
+        if (lens[i] > 0) test_append(&c, one, k, v, row, lens[i]);
+        if (q_lens[i] > 0) test_attend(&c, one, q + at * 2 * DIM, q_lens[i], NULL, alone, NULL);
+        cr_assert(memcmp(alone, o + at * 2 * DIM, (size_t)q_lens[i] * 2 * DIM * sizeof *o) == 0,
+                  "sequence %d differs in the batch", i);
+    }
+    test_close(&c);
+    free(k);
+    free(v);
+    free(q);
+    free(o);
+    free(alone);
+}
+
+// STREAMS AND GRAPHS
+
+typedef struct handle* handle;
+
+static struct {
+    void* library;
+    int (*stream_create)(handle*, unsigned);
+    int (*stream_synchronize)(handle);
+    int (*begin)(handle, int);
+    int (*end)(handle, handle*);
+    int (*instantiate)(handle*, handle, unsigned long long);
+    int (*launch)(handle, handle);
+    int (*alloc)(uint64_t*, size_t);
+    int (*to_device)(uint64_t, const void*, size_t);
+    int (*to_host)(void*, uint64_t, size_t);
+    int (*retain)(handle*, int);
+    int (*set_current)(handle);
+} driver;
+
+static void open_driver(void)
+{
+    handle context;
+    driver.library = dlopen("libcuda.so.1", RTLD_NOW);
+    cr_assert(driver.library, "%s", dlerror());
+    *(void**)&driver.stream_create = dlsym(driver.library, "cuStreamCreate");
+    *(void**)&driver.stream_synchronize = dlsym(driver.library, "cuStreamSynchronize");
+    *(void**)&driver.begin = dlsym(driver.library, "cuStreamBeginCapture_v2");
+    *(void**)&driver.end = dlsym(driver.library, "cuStreamEndCapture");
+    *(void**)&driver.instantiate = dlsym(driver.library, "cuGraphInstantiateWithFlags");
+    *(void**)&driver.launch = dlsym(driver.library, "cuGraphLaunch");
+    *(void**)&driver.alloc = dlsym(driver.library, "cuMemAlloc_v2");
+    *(void**)&driver.to_device = dlsym(driver.library, "cuMemcpyHtoD_v2");
+    *(void**)&driver.to_host = dlsym(driver.library, "cuMemcpyDtoH_v2");
+    *(void**)&driver.retain = dlsym(driver.library, "cuDevicePrimaryCtxRetain");
+    *(void**)&driver.set_current = dlsym(driver.library, "cuCtxSetCurrent");
+    cr_assert(driver.retain(&context, 0) == 0 && driver.set_current(context) == 0, "a context");
+}
+
+// One token a launch: the graph's own rows and queries are overwritten before each launch.
+typedef struct step {
+    test_cache c;
+    kvl_seq    seqs[2];
+    uint64_t   k, v, q, o, lse;
+    handle     stream, exec;
+} step;
+
+enum { STEP_HEADS = 2, STEP_DIM = 32, STEP_ROW = STEP_HEADS * STEP_DIM, STEPS = 90 };
+
+static void fill_descs(step* s, kvl_append_desc* a, kvl_attend_desc* t)
+{
+    memset(a, 0, sizeof *a);
+    memset(t, 0, sizeof *t);
+    a->num_seqs = t->num_seqs = 2;
+    a->seqs = t->seqs = s->seqs;
+    a->k.data = (void*)(uintptr_t)s->k;
+    a->v.data = (void*)(uintptr_t)s->v;
+    t->q.data = (void*)(uintptr_t)s->q;
+    t->o.data = (void*)(uintptr_t)s->o;
+    t->lse = (float*)(uintptr_t)s->lse;
+    a->stream = t->stream = s->stream;
+}
+
+#undef kvl_append
+#undef kvl_attend
+
+static void capture_step(step* s)
+{
+    kvl_append_desc a;
+    kvl_attend_desc t;
+    handle graph;
+    fill_descs(s, &a, &t);
+    cr_assert_eq(driver.begin(s->stream, 0), 0);
+    test_ok(s->c.ctx, kvl_append(s->c.cache, &a), "captured append");
+    test_ok(s->c.ctx, kvl_attend(s->c.cache, &t), "captured attend");
+    cr_assert_eq(driver.end(s->stream, &graph), 0);
+    cr_assert_eq(driver.instantiate(&s->exec, graph, 0), 0);
+}
+
+static void open_step(step* s, const kvl_context_desc* cd)
+{
+    const size_t row_bytes = 2 * STEP_ROW * sizeof(float);
+    kvl_layer_desc layer = test_layer("kivi:k2,v2,kg16,vg16,sink=2,recent=5,page=16", STEP_HEADS,
+                                      STEP_HEADS, STEP_DIM, STEP_DIM);
+    kvl_cache_desc d = { 0 };
+    memset(s, 0, sizeof *s);
+    d.num_layers = 1;
+    d.layers = &layer;
+    cr_assert_eq(kvl_context_create(cd, &s->c.ctx), KVL_OK, "%s", kvl_context_message(s->c.ctx));
+    test_ok(s->c.ctx, kvl_cache_create(s->c.ctx, &d, &s->c.cache), "cache");
+    s->c.layer = layer;
+    s->c.dv = STEP_DIM;
+    kvl_prepare_desc p = { 0 };
+    p.num_seqs = 2;
+    p.num_rows = STEPS;
+    test_ok(s->c.ctx, kvl_prepare(s->c.cache, &p), "prepare");
+    for (int i = 0; i < 2; ++i) s->seqs[i] = test_seq(&s->c);
+    open_driver();
+    cr_assert(driver.alloc(&s->k, row_bytes) == 0 && driver.alloc(&s->v, row_bytes) == 0 &&
+              driver.alloc(&s->q, row_bytes) == 0 && driver.alloc(&s->o, row_bytes) == 0 &&
+              driver.alloc(&s->lse, 64) == 0, "memory");
+    cr_assert_eq(driver.stream_create(&s->stream, 1), 0);
+}
+
+// The inputs of step i: rows and queries of two sequences.
+static void load_step(const step* s, const float* k, const float* v, const float* q, int i)
+{
+    const size_t bytes = 2 * STEP_ROW * sizeof(float);
+    cr_assert(driver.to_device(s->k, k + (int64_t)i * 2 * STEP_ROW, bytes) == 0 &&
+              driver.to_device(s->v, v + (int64_t)i * 2 * STEP_ROW, bytes) == 0 &&
+              driver.to_device(s->q, q + (int64_t)i * 2 * STEP_ROW, bytes) == 0, "inputs");
+}
+
+// Launches after launch goes on where the last has ended, through sink, pages and ring, with the
+// bytes of calls that are not captured, and takes no memory of host or device.
+Test(cuda, captured_steps_equal_calls)
+{
+    test_memory memory;
+    step graph, plain;
+    kvl_context_desc cd = { 0 };
+    const test_target cuda = test_cuda_target();
+    const int64_t floats = (int64_t)STEPS * 2 * STEP_ROW;
+    float *k = test_floats(floats), *v = test_floats(floats), *q = test_floats(floats);
+    float x[2 * STEP_ROW], y[2 * STEP_ROW];
+    test_rows(1, STEPS, 2 * STEP_HEADS, STEP_DIM, k);
+    test_rows(2, STEPS, 2 * STEP_HEADS, STEP_DIM, v);
+    test_queries(3, STEPS, 2 * STEP_HEADS, STEP_DIM, q);
+    test_memory_init(&memory);
+    cd.target = cuda.target;
+    open_step(&plain, &cd);
+    cd.allocator = test_memory_allocator(&memory);
+    cd.device_allocator = test_memory_device_allocator(&memory);
+    open_step(&graph, &cd);
+    capture_step(&graph);
+    const int64_t calls = memory.calls;
+    for (int i = 0; i < STEPS; ++i) {
+        kvl_append_desc a;
+        kvl_attend_desc t;
+        load_step(&graph, k, v, q, i);
+        fill_descs(&graph, &a, &t);
+        a.replay = 1;
+        test_ok(graph.c.ctx, kvl_append(graph.c.cache, &a), "replay");
+        cr_assert_eq(driver.launch(graph.exec, graph.stream), 0);
+        cr_assert_eq(driver.stream_synchronize(graph.stream), 0);
+        load_step(&plain, k, v, q, i);
+        fill_descs(&plain, &a, &t);
+        test_ok(plain.c.ctx, kvl_append(plain.c.cache, &a), "append");
+        test_ok(plain.c.ctx, kvl_attend(plain.c.cache, &t), "attend");
+        cr_assert_eq(driver.stream_synchronize(plain.stream), 0);
+        cr_assert(driver.to_host(x, graph.o, sizeof x) == 0 &&
+                  driver.to_host(y, plain.o, sizeof y) == 0, "outputs");
+        cr_assert(memcmp(x, y, sizeof x) == 0, "step %d: the launch gives other bytes", i);
+    }
+    cr_assert_eq(memory.calls, calls, "%lld allocations in steps",
+                 (long long)(memory.calls - calls));
+    for (int i = 0; i < 2; ++i) {
+        const test_state a = test_snapshot(&graph.c, graph.seqs[i]);
+        const test_state b = test_snapshot(&plain.c, plain.seqs[i]);
+        test_same_state(&b, &a, "after the launches");
+    }
+    test_close(&graph.c);
+    test_close(&plain.c);
+    cr_assert_eq(memory.wrong_sizes, 0);
+    free(k);
+    free(v);
+    free(q);
+}
+
+// Work at the latest moment that is legal: what is only in a stream must not be needed before.
+Test(cuda, calls_on_many_streams_are_in_order)
+{
+    enum { ROWS = 40 };
+    setenv("PTXSIM_LATE", "1", 1);
+    step s;
+    kvl_context_desc cd = { 0 };
+    handle streams[3];
+    const test_target cuda = test_cuda_target();
+    const int64_t floats = (int64_t)ROWS * 2 * STEP_ROW;
+    float *k = test_floats(floats), *v = test_floats(floats), *q = test_floats(floats);
+    uint64_t all[2];
+    test_rows(1, ROWS, 2 * STEP_HEADS, STEP_DIM, k);
+    test_rows(2, ROWS, 2 * STEP_HEADS, STEP_DIM, v);
+    test_queries(3, ROWS, 2 * STEP_HEADS, STEP_DIM, q);
+    cd.target = cuda.target;
+    open_step(&s, &cd);
+    for (int i = 0; i < 3; ++i) cr_assert_eq(driver.stream_create(&streams[i], 1), 0);
+    for (int i = 0; i < 2; ++i) {
+        cr_assert_eq(driver.alloc(&all[i], (size_t)floats * 4), 0);
+        cr_assert_eq(driver.to_device(all[i], i ? v : k, (size_t)floats * 4), 0);
+    }
+    for (int i = 0; i < ROWS; ++i) {
+        kvl_append_desc a;
+        kvl_attend_desc t;
+        fill_descs(&s, &a, &t);
+        a.k.data = (void*)(uintptr_t)(all[0] + (uint64_t)i * 2 * STEP_ROW * 4);
+        a.v.data = (void*)(uintptr_t)(all[1] + (uint64_t)i * 2 * STEP_ROW * 4);
+        a.stream = streams[i % 3];
+        test_ok(s.c.ctx, kvl_append(s.c.cache, &a), "append");
+    }
+    test_ok(s.c.ctx, kvl_truncate(s.c.cache, s.seqs[0], ROWS - 3), "truncate");
+    test_attend_check(&s.c, s.seqs[0], q, 2, NULL, "after many streams");
+    test_attend_check(&s.c, s.seqs[1], q, 2, NULL, "after many streams");
+    test_close(&s.c);
+    free(k);
+    free(v);
+    free(q);
+}
+
+// REFUSALS
+
+static void expect(kvl_context* ctx, kvl_status got, kvl_status wanted, const char* text)
+{
+    cr_assert(got == wanted && strstr(kvl_context_message(ctx), text), "%s: %s, expected '%s'",
+              kvl_status_text(got), kvl_context_message(ctx), text);
+}
+
+Test(cuda, refusals_name_what_is_wrong)
+{
+    const test_target cuda = test_cuda_target();
+    const kvl_layer_desc layer = test_layer("rtn:b4,g16,sink=1,recent=2", 2, 1, 32, 32);
+    test_cache c = test_open(&cuda, &layer);
+    static const test_target reference = { "reference", KVL_TARGET_REFERENCE, NULL };
+    test_cache host = test_open(&reference, &layer);
+    const kvl_seq seq = test_seq(&c);
+    float row[32] = { 1.0f, INFINITY };
+    kvl_prepare_desc p = { 0 };
+    expect(c.ctx, kvl_prepare(c.cache, NULL), KVL_BAD_ARGUMENT, "kvl_prepare_desc = NULL");
+    expect(c.ctx, kvl_prepare(c.cache, &p), KVL_BAD_ARGUMENT, "num_seqs = 0");
+    p.num_seqs = 1;
+    expect(c.ctx, kvl_prepare(c.cache, &p), KVL_BAD_ARGUMENT, "num_rows = 0");
+    p.num_rows = 10;
+    expect(host.ctx, kvl_prepare(host.cache, &p), KVL_UNSUPPORTED, "not of target cuda");
+    p.end = 1;
+    expect(c.ctx, kvl_prepare(c.cache, &p), KVL_BAD_ARGUMENT, "end = 1");
+    test_append(&c, seq, row, row, 0, 1);
+    expect(c.ctx, kvl_cache_check(c.cache), KVL_BAD_ARGUMENT, "must be finite");
+    test_ok(c.ctx, kvl_cache_check(c.cache), "a fault is told once");
+    kvl_append_desc a = { 0 };
+    a.num_seqs = 1;
+    a.seqs = &seq;
+    a.replay = 1;
+    expect(host.ctx, kvl_append(host.cache, &a), KVL_BAD_ARGUMENT, "replay = 1");
+    a.replay = 2;
+    expect(c.ctx, kvl_append(c.cache, &a), KVL_BAD_ARGUMENT, "replay = 2");
+    test_close(&c);
+    test_close(&host);
+}
