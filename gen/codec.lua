@@ -42,9 +42,11 @@ local function check_parts(side, c, parts)
     end
 end
 
-local function check_shape(side, c, parts, page_size)
-    if c.head_dim < 32 or c.head_dim > 256 or c.head_dim % 16 ~= 0 then
-        refuse("%s.head_dim = %d: must be 32 to 256 in steps of 16", side, c.head_dim)
+local function check_shape(side, config, parts)
+    local c, page_size = config[side], config.page_size
+    local most = config.num_stored == 1 and 576 or 256
+    if c.head_dim < 32 or c.head_dim > most or c.head_dim % 16 ~= 0 then
+        refuse("%s.head_dim = %d: must be 32 to %d in steps of 16", side, c.head_dim, most)
     end
     check_listed(side, "axis", { "per_token", "per_channel" }, c.axis)
     if not parts.levels.raw then
@@ -248,9 +250,11 @@ function codec.derive(side, config, parts, isa)
     local c, page_size = config[side], config.page_size
     check_parts(side, c, parts)
     check_target(side, config, parts)
-    check_shape(side, c, parts, page_size)
+    check_shape(side, config, parts)
 
-    local is_key = side == "k"
+    -- Values that are in the keys are read where the keys are: in their order of codes.
+    local in_keys = side == "v" and config.num_stored == 1
+    local is_key = side == "k" or in_keys
     local raw = parts.levels.raw
     local along_lanes = (c.axis == "per_channel") == is_key
     local meta = parts.meta or no_meta
@@ -259,7 +263,7 @@ function codec.derive(side, config, parts, isa)
     local planes = raw and {} or layout.planes(c.bits)
     local fold = choose_fold(raw, along_lanes, c.group_size)
     local d = {
-        side = side, title = is_key and "keys" or "values",
+        side = side, title = in_keys and "values in the keys" or is_key and "keys" or "values",
         is_key = is_key, raw = raw or "none",
         bits = c.bits, head_dim = c.head_dim,
         code_max = (1 << c.bits) - 1,
@@ -268,7 +272,7 @@ function codec.derive(side, config, parts, isa)
         along_lanes = along_lanes,
         lane_extent = is_key and page_size or c.head_dim,
         word_extent = is_key and c.head_dim or page_size,
-        fold = fold, math = choose_math(fold, config.math, isa),
+        fold = fold, math = in_keys and "tile" or choose_math(fold, config.math, isa),
         planes = planes, words = derive_words(planes), code = {}, pair = {},
         layout = layout.side(c.bits, c.head_dim, page_size, raw and 0 or c.group_size, stored),
         scale_bytes = stored.scale_bytes, zero_bytes = stored.zero_bytes,
@@ -280,6 +284,7 @@ function codec.derive(side, config, parts, isa)
         searches = parts.fit and parts.fit.searches or false,
         unit_rows = unit_rows(not raw and c.axis == "per_channel", c.group_size),
     }
+    d.work = ({ int = "dots", tile = "tile", float = "folded" })[d.math]   -- a type
     add_bases(d, c, parts, config)
     for i = 0, 15 do d.code[i + 1] = code_expr(planes, i) end
     for k = 0, 7 do d.pair[k + 1] = pair_expr(planes, k) end

@@ -8,6 +8,7 @@
 --     kernel       of target cuda: a name in gen/kernels.lua
 --     isa          of target host: avx512, avx2, neon or portable
 --     num_heads    query heads that share a KV head
+--     num_stored   2, or 1: a value is a part of its key, by the keys' codec
 --     page_size    tokens of a page
 --     rows         f16 or bf16: the type of rows outside pages
 --     math         int8: integer dot products where the shape allows (the default); f32: floats

@@ -411,6 +411,9 @@ typedef struct kvl_layer_desc {
     int         num_kv_heads;    // 0: the layer has no cache; every other field is then ignored
     int         head_dim;        // of keys and values; 32 to 256 in steps of 16
     int         head_dim_v;      // of values where they differ; 0: head_dim
+    int         values_in_keys;  // 1: a value is the first head_dim_v channels of its key, as in a
+                                 // latent that both share (MLA): only keys are appended and stored,
+                                 // by the spec's codec for keys; head_dim then goes up to 576
     const char* spec;            // NULL: kvl_cache_desc.spec
     float       softmax_scale;   // 0: 1 / sqrt(head_dim)
     float       soft_cap;        // 0: none
@@ -517,7 +520,8 @@ typedef struct kvl_append_desc {
     const kvl_seq* seqs;        // [num_seqs], all different
     const int32_t* num_rows;    // [num_seqs] new rows of each sequence, 0 allowed; NULL: one each
     kvl_const_rows k;           // [sum of num_rows, num_kv_heads, head_dim], sequence by sequence
-    kvl_const_rows v;           // [sum of num_rows, num_kv_heads, head_dim_v]
+    kvl_const_rows v;           // [sum of num_rows, num_kv_heads, head_dim_v]; data NULL where
+                                // values are in the keys
     void*          stream;      // of KVL_TARGET_CUDA: a CUstream; NULL: the default stream
     int            replay;      // 1: a captured append is about to be launched again; see CUDA
     uint32_t       end;         // must be 0

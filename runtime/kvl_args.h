@@ -15,8 +15,8 @@
 #include <stdint.h>
 
 enum {
-    KVL__ABI = 3,
-    KVL__SCRATCH_BYTES = 65536     // the most that a program may ask for a thread
+    KVL__ABI = 4,
+    KVL__SCRATCH_BYTES = 131072    // the most that a program may ask for a thread
 };
 
 // Rows [num_rows, head_dim] in the window, 16 bits, become the page's rows first_row ...

@@ -23,8 +23,11 @@ typedef struct kvl__config {
     kvl__codec side[2];                // keys, values
     int32_t    num_kv_heads, num_heads;   // num_heads: query heads of one KV head
     int32_t    sink_len, recent_len, chunk_len, page_size;
+    int32_t    num_stored;             // 1: values are in the keys; side[1] is then what keys are
+    int32_t    value_dim;              // channels of an output, the first ones of side[1]
 } kvl__config;
 
+enum { KVL__MAX_STORED_DIM = 256, KVL__MAX_HEAD_DIM = 576 };    // of two sides, of one
 enum { KVL__SPEC_BYTES = sizeof(((kvl_layer_info*)0)->spec), KVL__WORD_BYTES = 64 };
 enum { KVL__UNIT_VALUES = 16384 };     // the most that a unit of a choice has
 
@@ -446,10 +449,10 @@ KVL__FN kvl_status kvl__check_windows(const kvl__parse* p, kvl__config* c)
     return KVL_OK;
 }
 
-KVL__FN kvl_status kvl__check_head_dim(const kvl__parse* p, const char* name, int dim)
+KVL__FN kvl_status kvl__check_head_dim(const kvl__parse* p, const char* name, int dim, int most)
 {
-    KVL__REQUIRE(p->ctx, dim >= 32 && dim <= 256 && dim % 16 == 0, KVL_BAD_ARGUMENT,
-                 "%s%s = %d: must be 32 to 256 in steps of 16", p->where, name, dim);
+    KVL__REQUIRE(p->ctx, dim >= 32 && dim <= most && dim % 16 == 0, KVL_BAD_ARGUMENT,
+                 "%s%s = %d: must be 32 to %d in steps of 16", p->where, name, dim, most);
     return KVL_OK;
 }
 
@@ -473,8 +476,13 @@ KVL__FN kvl_status kvl__check_layer(const kvl__parse* p, const kvl_layer_desc* l
                  l->num_q_heads / l->num_kv_heads <= 16, KVL_BAD_ARGUMENT,
                  "%snum_q_heads = %d: must be 1 to 16 times num_kv_heads = %d", p->where,
                  l->num_q_heads, l->num_kv_heads);
-    KVL__TRY(kvl__check_head_dim(p, "head_dim", l->head_dim));
-    if (l->head_dim_v) KVL__TRY(kvl__check_head_dim(p, "head_dim_v", l->head_dim_v));
+    KVL__REQUIRE(p->ctx, l->values_in_keys == 0 || l->values_in_keys == 1, KVL_BAD_ARGUMENT,
+                 "%svalues_in_keys = %d: must be 0 or 1", p->where, l->values_in_keys);
+    const int most = l->values_in_keys ? KVL__MAX_HEAD_DIM : KVL__MAX_STORED_DIM;
+    KVL__TRY(kvl__check_head_dim(p, "head_dim", l->head_dim, most));
+    if (l->head_dim_v)
+        KVL__TRY(kvl__check_head_dim(p, "head_dim_v", l->head_dim_v,
+                                     l->values_in_keys ? l->head_dim : most));
     KVL__REQUIRE(p->ctx, kvl__is_finite(l->softmax_scale) && l->softmax_scale >= 0,
                  KVL_BAD_ARGUMENT, "%ssoftmax_scale = %g: must be finite and not negative",
                  p->where, (double)l->softmax_scale);
@@ -485,6 +493,21 @@ KVL__FN kvl_status kvl__check_layer(const kvl__parse* p, const kvl_layer_desc* l
                  "%swindow_len = %d: must not be negative", p->where, l->window_len);
     KVL__TRY(kvl__check_heads(p, "sink_logits", l->sink_logits, l->num_q_heads, 1));
     return kvl__check_heads(p, "alibi_slopes", l->alibi_slopes, l->num_q_heads, 0);
+}
+
+// Values are read out of the keys: by the keys' codec, whatever the preset has for values.
+KVL__FN kvl_status kvl__values_in_keys(const kvl__parse* p, kvl__config* config)
+{
+    const char* item = strstr(p->seen, ",v");
+    if (item)
+        return KVL__SPEC_FAIL(p, "'%.*s': is for values, which are in the keys (values_in_keys)",
+                              (int)strcspn(item + 1, ","), item + 1);
+    if (config->side[0].words[KVL__STAGE_CHOOSE] != KVL__CHOOSE_NONE)
+        return KVL__SPEC_FAIL(p, "k.choose = %s: values that are in the keys (values_in_keys) need "
+                              "one basis of all keys",
+                              kvl__word_of(&config->side[0], KVL__STAGE_CHOOSE)->name);
+    config->side[1] = config->side[0];
+    return KVL_OK;
 }
 
 // Sets *config from a layer with heads.  `layer` is its index for messages; -1: none.
@@ -503,9 +526,12 @@ KVL__FN kvl_status kvl__config_create(kvl_context* ctx, int layer, const kvl_lay
     config->num_heads = desc->num_q_heads / desc->num_kv_heads;
     KVL__TRY(kvl__parse_text(&p));
     config->side[0].head_dim = desc->head_dim;
-    config->side[1].head_dim = desc->head_dim_v ? desc->head_dim_v : desc->head_dim;
+    config->value_dim = desc->head_dim_v ? desc->head_dim_v : desc->head_dim;
+    config->side[1].head_dim = config->value_dim;
+    config->num_stored = desc->values_in_keys ? 1 : 2;
     KVL__TRY(kvl__check_side(&p, &config->side[0], 'k'));
-    KVL__TRY(kvl__check_side(&p, &config->side[1], 'v'));
+    if (desc->values_in_keys) KVL__TRY(kvl__values_in_keys(&p, config));
+    else KVL__TRY(kvl__check_side(&p, &config->side[1], 'v'));
     return kvl__check_windows(&p, config);
 }
 
@@ -542,7 +568,7 @@ KVL__FN void kvl__canonical_spec(const kvl__config* c, char* text, size_t size)
     const char* v = kvl__presets[c->side[1].preset].name;
     char items[KVL__SPEC_BYTES] = "";
     kvl__canonical_side(c, 0, items, sizeof items);
-    kvl__canonical_side(c, 1, items, sizeof items);
+    if (c->num_stored == 2) kvl__canonical_side(c, 1, items, sizeof items);
     kvl__append_text(items, sizeof items, ",sink=%d,recent=%d,chunk=%d,page=%d,rows=%s",
                      c->sink_len, c->recent_len, c->chunk_len, c->page_size,
                      c->side[0].rows ? "bf16" : "f16");

@@ -24,7 +24,7 @@ KVL__PUBLIC kvl_status kvl_cache_stats(const kvl_cache* cache, kvl_stats* out)
         for (int i = 0; seq && i < cache->num_layers; ++i) {
             const kvl__layer* l = &cache->layers[i];
             if (!l->active) continue;
-            const int64_t dims = l->config.side[0].head_dim + l->config.side[1].head_dim;
+            const int64_t dims = kvl__stored_dims(&l->config);
             const kvl__seq_layer* s = &seq->layers[i];
             const int64_t gone = kvl__gone_rows(&s->now);
             out->num_rows += s->now.rows - gone;
@@ -103,7 +103,7 @@ KVL__FN void kvl__layer_info_of(const kvl__config* c, int generated, kvl_layer_i
     memset(out, 0, sizeof *out);
     kvl__canonical_spec(c, out->spec, sizeof out->spec);
     out->k_bits = kvl__codec_bits(&c->side[0]);
-    out->v_bits = kvl__codec_bits(&c->side[1]);
+    out->v_bits = c->num_stored == 2 ? kvl__codec_bits(&c->side[1]) : 0.0;
     out->sink_len = c->sink_len;
     out->recent_len = c->recent_len;
     out->chunk_len = c->chunk_len;
@@ -170,14 +170,15 @@ KVL__FN void kvl__write_layer(kvl__writer* w, const kvl__layer* l)
     kvl__canonical_spec(c, spec, sizeof spec);
     kvl__write(w, " %s\n", spec);
     kvl__write(w, "  heads  %d query, %d KV, head_dim %d, %d; softmax_scale %g", c->num_heads *
-               c->num_kv_heads, c->num_kv_heads, c->side[0].head_dim, c->side[1].head_dim,
+               c->num_kv_heads, c->num_kv_heads, c->side[0].head_dim, c->value_dim,
                (double)l->softmax_scale);
     if (l->desc.soft_cap > 0) kvl__write(w, "; soft_cap %g", (double)l->desc.soft_cap);
     if (l->desc.window_len > 0) kvl__write(w, "; sliding window %d", l->desc.window_len);
     if (l->release_slack > 0) kvl__write(w, ", the past is released");
     kvl__write(w, "\n");
     kvl__write_stages(w, &c->side[0], "keys");
-    kvl__write_stages(w, &c->side[1], "values");
+    if (c->num_stored == 2) kvl__write_stages(w, &c->side[1], "values");
+    else kvl__write(w, "  values  the first %d channels of the keys\n", c->value_dim);
     kvl__write(w, "  rows   sink %d and recent %d in %s, chunk %d, page %d of %llu bytes",
                c->sink_len, c->recent_len, c->side[0].rows ? "bf16" : "f16", c->chunk_len,
                c->page_size, (unsigned long long)l->page_bytes);

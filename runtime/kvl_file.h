@@ -5,7 +5,8 @@
 //     header       8 bytes "kvlseqs\n", u32 version, u32 num_layers, u32 num_seqs, u32 0
 //     sections     u32 tag, u32 index, u64 bytes; payload; u64 XXH3 of all of it
 //
-//     LAYR layer   u32 active, num_kv_heads, head_dim, head_dim_v; the canonical spec's text
+//     LAYR layer   u32 active (0: no KV heads, 3: values are in the keys, else 1), num_kv_heads,
+//                  head_dim, head_dim_v; the canonical spec's text
 //     SEQU seq     i64 num_tokens, u64 data_bytes; tokens (i32); the engine's data
 //     ROWS layer   one for each sequence in turn: 6 i64 of kvl__extent, u64 num_pages; per head:
 //                  sink keys, sink values, keys and values of history and tail (16 bits each);
@@ -179,10 +180,10 @@ KVL__FN void kvl__file_layer_of(const kvl__layer* l, kvl__file_layer* f)
 {
     memset(f, 0, sizeof *f);
     if (!l->active) return;
-    f->active = 1;
+    f->active = l->config.num_stored == 1 ? 3 : 1;
     f->num_kv_heads = (uint32_t)l->config.num_kv_heads;
     f->head_dim = (uint32_t)l->config.side[0].head_dim;
-    f->head_dim_v = (uint32_t)l->config.side[1].head_dim;
+    f->head_dim_v = (uint32_t)l->config.value_dim;
     kvl__canonical_spec(&l->config, f->spec, sizeof f->spec);
 }
 
@@ -232,7 +233,7 @@ KVL__FN void kvl__stretches(const kvl__layer* l, const kvl__seq_layer* s, int he
 {
     const kvl__windows w = kvl__windows_of(l, s, head);
     const int64_t sink = kvl__min_i64(s->now.rows, l->config.sink_len);
-    for (int side = 0; side < 2; ++side) {
+    for (int side = 0; side < l->config.num_stored; ++side) {
         out[0].at[side] = w.sink[side];
         out[1].at[side] = w.tail[side] - s->now.history * l->config.side[side].head_dim;
     }
@@ -242,7 +243,7 @@ KVL__FN void kvl__stretches(const kvl__layer* l, const kvl__seq_layer* s, int he
 
 KVL__FN uint64_t kvl__stretch_bytes(const kvl__layer* l, const kvl__seq_layer* s)
 {
-    const int64_t dims = l->config.side[0].head_dim + l->config.side[1].head_dim;
+    const int64_t dims = kvl__stored_dims(&l->config);
     const int64_t sink = kvl__min_i64(s->now.rows, l->config.sink_len);
     return (uint64_t)(2 * dims * l->config.num_kv_heads *
                       (s->now.rows - s->now.quantized - sink + s->now.history + sink));
@@ -273,8 +274,8 @@ KVL__FN void kvl__linear_page(const kvl__layer* l, unsigned char* page, unsigned
                               int32_t num_rows, int into_page)
 {
     for (int head = 0; head < l->config.num_kv_heads; ++head) {
-        for (int side = 0; side < 2; ++side) {
-            const int64_t at = head * (l->k_bytes + l->v_bytes) + (side ? l->k_bytes : 0);
+        for (int side = 0; side < l->config.num_stored; ++side) {
+            const int64_t at = kvl__side_at(l, head, side);
             kvl__linear_args a;
             memset(&a, 0, sizeof a);
             a.codec = &l->config.side[side];
@@ -358,7 +359,7 @@ KVL__FN kvl_status kvl__write_stretches(kvl__stream* s, const kvl__layer* l,
         kvl__stretch rows[2];
         kvl__stretches(l, from, head, rows);
         for (int i = 0; i < 2; ++i)
-            for (int side = 0; side < 2; ++side)
+            for (int side = 0; side < l->config.num_stored; ++side)
                 KVL__TRY(kvl__stream_write(s, rows[i].at[side], 2u * (uint64_t)(rows[i].num_rows *
                                            l->config.side[side].head_dim)));
     }
@@ -592,9 +593,11 @@ KVL__FN kvl_status kvl__match_layer(kvl_context* ctx, int index, const kvl__file
 {
     kvl__file_layer own;
     kvl__file_layer_of(l, &own);
+    static const char* const kinds[] = { "no KV heads", "keys and values", "?",
+                                         "values in the keys" };
     KVL__REQUIRE(ctx, f->active == own.active, KVL_BAD_ARGUMENT,
-                 "layer %d has %s in the file, %s in the cache", index,
-                 f->active ? "KV heads" : "none", own.active ? "some" : "none");
+                 "layer %d has %s in the file, %s in the cache", index, kinds[f->active & 3],
+                 kinds[own.active & 3]);
     KVL__REQUIRE(ctx, f->num_kv_heads == own.num_kv_heads, KVL_BAD_ARGUMENT,
                  "layer %d: num_kv_heads = %u in the file, %u in the cache", index,
                  f->num_kv_heads, own.num_kv_heads);
@@ -682,7 +685,7 @@ KVL__FN kvl_status kvl__read_stretches(kvl__stream* s, const kvl__layer* l,
         kvl__stretch rows[2];
         kvl__stretches(l, to, head, rows);
         for (int i = 0; i < 2; ++i) {
-            for (int side = 0; side < 2; ++side) {
+            for (int side = 0; side < l->config.num_stored; ++side) {
                 const int64_t dim = l->config.side[side].head_dim;
                 if (i == 1) KVL__TRY(kvl__skip(s, 2 * beyond * dim));
                 KVL__TRY(kvl__stream_read(s, rows[i].at[side],
@@ -887,7 +890,7 @@ KVL__FN kvl_status kvl__copy_layer(const kvl__copy* c, int layer, float* k, floa
         a.seqs = &c->to_seq;
         a.num_rows = &num;
         a.k.data = k;
-        a.v.data = v;
+        if (c->to->layers[layer].config.num_stored == 2) a.v.data = v;
         KVL__TRY(kvl_append(c->to, &a));
         done += num;
     }
@@ -923,11 +926,11 @@ KVL__FN kvl_status kvl__check_copy(const kvl__copy* c)
         const kvl__config* a = &c->from->layers[i].config;
         const kvl__config* b = &c->to->layers[i].config;
         KVL__REQUIRE(ctx, a->num_kv_heads == b->num_kv_heads &&
-                     a->side[0].head_dim == b->side[0].head_dim &&
-                     a->side[1].head_dim == b->side[1].head_dim, KVL_BAD_ARGUMENT,
+                     a->side[0].head_dim == b->side[0].head_dim && a->value_dim == b->value_dim &&
+                     a->num_stored == b->num_stored, KVL_BAD_ARGUMENT,
                      "layer %d: %d heads of %d and %d channels there, %d of %d and %d here", i,
-                     a->num_kv_heads, a->side[0].head_dim, a->side[1].head_dim, b->num_kv_heads,
-                     b->side[0].head_dim, b->side[1].head_dim);
+                     a->num_kv_heads, a->side[0].head_dim, a->value_dim, b->num_kv_heads,
+                     b->side[0].head_dim, b->value_dim);
     }
     return KVL_OK;
 }
@@ -983,6 +986,7 @@ KVL__FN kvl_status kvl__load_twin(const kvl_cache* cache, const kvl__file_layer*
         descs[i].num_q_heads = descs[i].num_kv_heads;
         descs[i].head_dim = (int)kvl__min_i64(layers[i].head_dim, INT_MAX);
         descs[i].head_dim_v = (int)kvl__min_i64(layers[i].head_dim_v, INT_MAX);
+        descs[i].values_in_keys = layers[i].active == 3;
         descs[i].spec = layers[i].spec;
     }
     memset(&desc, 0, sizeof desc);

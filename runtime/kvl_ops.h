@@ -10,7 +10,7 @@
 
 // CREATION
 
-enum { KVL__CONFIG_FIELDS = 5 + 2 * (3 + 2 * KVL__NUM_STAGES) };
+enum { KVL__CONFIG_FIELDS = 6 + 2 * (3 + 2 * KVL__NUM_STAGES) };
 
 typedef struct kvl__config_text {
     char       names[2 * (3 + 2 * KVL__NUM_STAGES)][32];
@@ -21,6 +21,7 @@ typedef struct kvl__config_text {
 
 KVL__FN void kvl__add_field(kvl__config_text* t, const char* name, const char* text, int64_t value)
 {
+    KVL_ASSERT(t->num_fields < KVL__CONFIG_FIELDS);
     kvl__field* f = &t->fields[t->num_fields++];
     f->name = name;
     f->text = text;
@@ -46,6 +47,7 @@ KVL__FN void kvl__config_to_text(const kvl_context* ctx, const kvl__config* c, c
     kvl__add_field(t, kernel ? "target" : "isa", kernel ? "cuda" : ctx->isa, 0);
     kvl__add_field(t, "num_heads", NULL, c->num_heads);
     kvl__add_field(t, "page_size", NULL, c->page_size);
+    kvl__add_field(t, "num_stored", NULL, c->num_stored);
     kvl__add_field(t, "rows", c->side[0].rows ? "bf16" : "f16", 0);
     if (kernel) kvl__add_field(t, "kernel", kernel, 0);
     else kvl__add_field(t, "math", ctx->exact ? "f32" : "int8", 0);
@@ -165,6 +167,8 @@ KVL__FN kvl_status kvl__layers_configure(kvl_cache* cache, const kvl_cache_desc*
         l->from = "none";
         if (l->desc.num_kv_heads == 0) continue;
         KVL__TRY(kvl__config_create(cache->ctx, i, &desc->layers[i], desc->spec, &l->config));
+        KVL__REQUIRE(cache->ctx, !cache->ctx->gpu || l->config.num_stored == 2, KVL_UNSUPPORTED,
+                     "layer %d: values_in_keys = 1: has no kernels of target cuda", i);
         l->active = 1;
         l->softmax_scale = l->desc.softmax_scale > 0.0f
             ? l->desc.softmax_scale : 1.0f / sqrtf((float)l->desc.head_dim);
@@ -488,7 +492,7 @@ KVL__FN void kvl__append_check_item(void* arg, int64_t item, int thread)
     const kvl__append_seq* a = &job->seqs[item / heads];
     int beyond = 0;
     (void)thread;
-    for (int side = 0; side < 2; ++side) {
+    for (int side = 0; side < job->l->config.num_stored; ++side) {
         const kvl__codec* c = &job->l->config.side[side];
         const kvl__view* v = &job->side[side];
         for (int64_t r = 0; r < a->num_rows; ++r) {
@@ -557,7 +561,7 @@ KVL__FN void kvl__flush_tail(const kvl__append_job* job, const kvl__seq_layer* s
 {
     const kvl__layer* l = job->l;
     const int64_t page_size = l->config.page_size, keep = l->keep_rows;
-    for (int side = 0; side < 2; ++side) {
+    for (int side = 0; side < l->config.num_stored; ++side) {
         const kvl__codec* c = &l->config.side[side];
         kvl__encode_args a;
         a.codec = c;
@@ -569,8 +573,7 @@ KVL__FN void kvl__flush_tail(const kvl__append_job* job, const kvl__seq_layer* s
             a.num_rows = (int32_t)kvl__min_i64(num_rows - done, page_size - in_page);
             if (!s->table || row / page_size < s->table->first) continue;
             a.rows = w->tail[side] + done * c->head_dim;
-            a.page = kvl__page_at(s, row / page_size) + head * (l->k_bytes + l->v_bytes) +
-                     (side ? l->k_bytes : 0);
+            a.page = kvl__page_at(s, row / page_size) + kvl__side_at(l, head, side);
             a.first_row = (int32_t)in_page;
             (side ? l->program.encode_values : l->program.encode_keys)(&a);
         }
@@ -592,7 +595,7 @@ KVL__FN void kvl__append_item(void* arg, int64_t item, int thread)
     (void)thread;
     for (int64_t r = 0; r < a->num_rows; ++r, ++rows) {
         const int64_t tail_at = rows - c->sink_len - quantized;
-        for (int side = 0; side < 2; ++side) {
+        for (int side = 0; side < c->num_stored; ++side) {
             uint16_t* to = tail_at < 0 ? w.sink[side] + rows * c->side[side].head_dim
                                        : w.tail[side] + tail_at * c->side[side].head_dim;
             kvl__store_window_row(&c->side[side], &job->side[side], a->first_row + r, head, to);
@@ -711,7 +714,11 @@ KVL__FN kvl_status kvl__append_check(kvl__append_job* job, const kvl_append_desc
     if (*num_rows == 0) return KVL_OK;
     if (job->replay) return KVL_OK;
     KVL__TRY(kvl__view_of(ctx, "k", &d->k, c->num_kv_heads, c->side[0].head_dim, &job->side[0]));
-    KVL__TRY(kvl__view_of(ctx, "v", &d->v, c->num_kv_heads, c->side[1].head_dim, &job->side[1]));
+    KVL__REQUIRE(ctx, c->num_stored == 2 || !d->v.data, KVL_BAD_ARGUMENT,
+                 "v.data: must be NULL: values are in the keys (values_in_keys)");
+    if (c->num_stored == 2)
+        KVL__TRY(kvl__view_of(ctx, "v", &d->v, c->num_kv_heads, c->side[1].head_dim,
+                              &job->side[1]));
     if (ctx->gpu) return KVL_OK;                        // kernels note what is not finite
     kvl__append_each(job, *num_rows, kvl__append_check_item);
     return job->bad ? kvl__append_bad_row(job) : KVL_OK;
@@ -819,8 +826,8 @@ KVL__FN void kvl__attend_args_of(const kvl__attend_job* job, const kvl__query* q
         const int64_t end = row + query->v.pages_per_split * c->page_size;
         a->pages = (const unsigned char* const*)kvl__table_pages(query->s->table) + page -
                    query->s->table->first;
-        a->k_offset = head * (l->k_bytes + l->v_bytes);
-        a->v_offset = a->k_offset + l->k_bytes;
+        a->k_offset = kvl__side_at(l, head, 0);
+        a->v_offset = kvl__side_at(l, head, 1);
         a->first_row = kvl__max_i64(query->v.page_begin, row) - row;
         a->end_row = kvl__min_i64(query->v.page_end, end) - row;
         a->position = c->sink_len + row - query->position;
@@ -892,7 +899,7 @@ KVL__FN void kvl__merge(const kvl__attend_job* job, const kvl__query* query, int
         unsigned char* o = (unsigned char*)(uintptr_t)job->o.data + query->row * job->o.row_bytes +
                            (head * heads + h) * job->o.head_bytes;
         const float factor = sum[h] > 0.0f ? 1.0f / sum[h] : 0.0f;
-        for (int i = 0; i < dim; ++i)
+        for (int i = 0; i < l->config.value_dim; ++i)
             kvl__store_value(o, job->o.type, i, acc[h * dim + i] * factor);
         if (job->lse)
             job->lse[query->row * heads * l->config.num_kv_heads + head * heads + h] =
@@ -1117,7 +1124,7 @@ KVL__FN kvl_status kvl__attend_job_of(kvl_cache* cache, const kvl_attend_desc* d
     o.row_stride = d->o.row_stride;
     o.head_stride = d->o.head_stride;
     KVL__TRY(kvl__view_of(cache->ctx, "q", &d->q, q_heads, c->side[0].head_dim, &job->q));
-    KVL__TRY(kvl__view_of(cache->ctx, "o", &o, q_heads, c->side[1].head_dim, &job->o));
+    KVL__TRY(kvl__view_of(cache->ctx, "o", &o, q_heads, c->value_dim, &job->o));
     KVL__REQUIRE(cache->ctx, d->o.data != d->q.data, KVL_BAD_ARGUMENT,
                  "o.data = q.data: the output must not overlap the queries");
     job->cache = cache;
@@ -1161,8 +1168,7 @@ KVL__FN void kvl__decode_side(const kvl__layer* l, const kvl__seq_layer* s, int 
     const int64_t page_size = l->config.page_size;
     a->codec = &l->config.side[side];
     a->tables = kvl__record_of(l, side, head);
-    a->page = kvl__page_at(s, row / page_size) + head * (l->k_bytes + l->v_bytes) +
-              (side ? l->k_bytes : 0);
+    a->page = kvl__page_at(s, row / page_size) + kvl__side_at(l, head, side);
     a->page_size = l->config.page_size;
     a->first_row = (int32_t)(row % page_size);
     a->num_rows = num;
@@ -1174,6 +1180,7 @@ KVL__FN void kvl__restore_row(const kvl__restore_job* job, int64_t row, int head
 {
     const kvl__config* c = &job->l->config;
     const kvl__codec* codec = &c->side[job->side];
+    const int dim = job->side ? c->value_dim : codec->head_dim;
     const int64_t sink = kvl__min_i64(job->s->now.rows, c->sink_len);
     const int64_t quantized = job->s->now.quantized;
     unsigned char* to = (unsigned char*)(uintptr_t)job->out.data +
@@ -1189,9 +1196,9 @@ KVL__FN void kvl__restore_row(const kvl__restore_job* job, int64_t row, int head
         const uint16_t* from = row < sink
             ? w.sink[job->side] + row * codec->head_dim
             : w.tail[job->side] + (row - sink - quantized) * codec->head_dim;
-        for (int i = 0; i < codec->head_dim; ++i) x[i] = kvl__row_to_f32(from[i], codec->rows);
+        for (int i = 0; i < dim; ++i) x[i] = kvl__row_to_f32(from[i], codec->rows);
     }
-    for (int i = 0; i < codec->head_dim; ++i) kvl__store_value(to, job->out.type, i, x[i]);
+    for (int i = 0; i < dim; ++i) kvl__store_value(to, job->out.type, i, x[i]);
 }
 
 KVL__FN void kvl__restore_item(void* arg, int64_t item, int thread)
@@ -1234,8 +1241,9 @@ KVL__PUBLIC kvl_status kvl_restore(kvl_cache* cache, int layer, kvl_seq handle, 
         out.type = rows[side]->type;
         out.row_stride = rows[side]->row_stride;
         out.head_stride = rows[side]->head_stride;
-        KVL__TRY(kvl__view_of(cache->ctx, side ? "v" : "k", &out, jobs[0].l->config.num_kv_heads,
-                              jobs[0].l->config.side[side].head_dim, &jobs[side].out));
+        const kvl__config* c = &jobs[0].l->config;
+        KVL__TRY(kvl__view_of(cache->ctx, side ? "v" : "k", &out, c->num_kv_heads,
+                              side ? c->value_dim : c->side[0].head_dim, &jobs[side].out));
     }
     for (int side = 0; side < 2; ++side) {
         if (!jobs[side].out.data) continue;
@@ -1277,6 +1285,8 @@ KVL__PUBLIC kvl_status kvl_read_codes(kvl_cache* cache, int layer, kvl_seq handl
     KVL__REQUIRE(cache->ctx, out, KVL_BAD_ARGUMENT, "out = NULL: must be given");
     KVL__REQUIRE(cache->ctx, kv_head >= 0 && kv_head < job.l->config.num_kv_heads, KVL_BAD_ARGUMENT,
                  "kv_head = %d: must be 0 to %d", kv_head, job.l->config.num_kv_heads - 1);
+    KVL__REQUIRE(cache->ctx, !is_value || job.l->config.num_stored == 2, KVL_BAD_ARGUMENT,
+                 "is_value = %d: values are in the keys (values_in_keys)", is_value);
     job.cache = cache;
     job.s = &seq->layers[layer];
     job.side = is_value != 0;

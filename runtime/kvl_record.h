@@ -87,7 +87,8 @@ KVL__FN int64_t kvl__record_floats(const kvl__codec* c) { return kvl__table_at(c
 // A layer's records, keys of all heads first.
 KVL__FN uint64_t kvl__records_bytes(const kvl__config* c)
 {
-    const int64_t floats = kvl__record_floats(&c->side[0]) + kvl__record_floats(&c->side[1]);
+    const int64_t floats = kvl__record_floats(&c->side[0]) +
+                           (c->num_stored == 2 ? kvl__record_floats(&c->side[1]) : 0);
     return floats ? (uint64_t)(floats * c->num_kv_heads) * sizeof(float) + 63 : 0;
 }
 

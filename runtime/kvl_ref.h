@@ -19,7 +19,7 @@
 #pragma GCC optimize("fp-contract=off")
 #endif
 
-enum { KVL__MAX_HEAD_DIM = 256, KVL__MAX_HEADS = 16 };
+enum { KVL__MAX_HEADS = 16 };
 
 // Scale and offset as decoding uses them, and the factor that encoding multiplies with.
 typedef struct kvl__grid {

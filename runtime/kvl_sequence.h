@@ -33,7 +33,7 @@ KVL__FN void kvl__restore_tail(kvl_cache* cache, const kvl__layer* l, const kvl_
     }
     for (int head = 0; head < l->config.num_kv_heads; ++head) {
         const kvl__windows w = kvl__windows_of(l, s, head);
-        for (int side = 0; side < 2; ++side) {
+        for (int side = 0; side < l->config.num_stored; ++side) {
             const kvl__codec* c = &l->config.side[side];
             for (int64_t r = 0; r < num; ++r) {
                 float x[KVL__MAX_HEAD_DIM];
@@ -56,7 +56,7 @@ KVL__FN void kvl__return_history(const kvl__layer* l, const kvl__seq_layer* s, i
 {
     for (int head = 0; head < l->config.num_kv_heads; ++head) {
         const kvl__windows w = kvl__windows_of(l, s, head);
-        for (int side = 0; side < 2; ++side) {
+        for (int side = 0; side < l->config.num_stored; ++side) {
             const int64_t dim = l->config.side[side].head_dim;
             uint16_t* from = w.tail[side] - l->keep_rows * dim;
             memmove(from + num * dim, from,

@@ -311,7 +311,8 @@ typedef struct kvl__windows {
 
 KVL__FN kvl__windows kvl__windows_of(const kvl__layer* l, const kvl__seq_layer* s, int head)
 {
-    const int64_t dk = l->config.side[0].head_dim, dv = l->config.side[1].head_dim;
+    const int64_t dk = l->config.side[0].head_dim;
+    const int64_t dv = l->config.num_stored == 2 ? l->config.side[1].head_dim : 0;
     const int64_t rows = l->sink_rows + l->keep_rows + l->tail_rows;
     uint16_t* at = (uint16_t*)(void*)s->window + head * rows * (dk + dv);
     kvl__windows w;
@@ -319,6 +320,10 @@ KVL__FN kvl__windows kvl__windows_of(const kvl__layer* l, const kvl__seq_layer* 
     w.sink[1] = w.sink[0] + l->sink_rows * dk;
     w.tail[0] = w.sink[1] + l->sink_rows * dv + l->keep_rows * dk;
     w.tail[1] = w.tail[0] + l->tail_rows * dk + l->keep_rows * dv;
+    if (l->config.num_stored == 1) {
+        w.sink[1] = w.sink[0];
+        w.tail[1] = w.tail[0];
+    }
     return w;
 }
 
@@ -706,21 +711,35 @@ KVL__FN kvl_status kvl__layer_records(kvl_cache* cache, kvl__layer* l,
     l->records = kvl__cache_alloc(cache, l->record_bytes);
     if (!l->records) return KVL_NO_MEMORY;
     float* at = (float*)(((uintptr_t)l->records + 63) & ~(uintptr_t)63);
-    for (int side = 0; side < 2; ++side) {
+    for (int side = 0; side < l->config.num_stored; ++side) {
         KVL__TRY(kvl__record_fill(cache->ctx, source, (int)(l - cache->layers), &l->config, side,
                                   at));
         l->tables[side] = at;
         at += l->record_floats[side] * l->config.num_kv_heads;
     }
+    if (l->config.num_stored == 1) l->tables[1] = l->tables[0];
     return KVL_OK;
+}
+
+// Channels of a key and a value that take memory.
+KVL__FN int64_t kvl__stored_dims(const kvl__config* c)
+{
+    return c->side[0].head_dim + (c->num_stored == 2 ? c->side[1].head_dim : 0);
+}
+
+// Where a side of a head begins in a page.
+KVL__FN int64_t kvl__side_at(const kvl__layer* l, int head, int side)
+{
+    const int64_t at = head * (l->k_bytes + l->v_bytes);
+    return side < l->config.num_stored && side ? at + l->k_bytes : at;
 }
 
 KVL__FN void kvl__layer_sizes(kvl__layer* l, int64_t keep_len)
 {
     const kvl__config* c = &l->config;
-    const int64_t dims = c->side[0].head_dim + c->side[1].head_dim;
+    const int64_t dims = kvl__stored_dims(c);
     l->k_bytes = kvl__layout_of(&c->side[0], c->page_size).bytes;
-    l->v_bytes = kvl__layout_of(&c->side[1], c->page_size).bytes;
+    l->v_bytes = c->num_stored == 2 ? kvl__layout_of(&c->side[1], c->page_size).bytes : 0;
     l->page_bytes = (uint64_t)c->num_kv_heads * (uint64_t)(l->k_bytes + l->v_bytes);
     l->sink_rows = c->sink_len;
     l->keep_rows = kvl__keep_rows(c, keep_len);

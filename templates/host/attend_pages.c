@@ -9,7 +9,7 @@
 typedef struct workspace {
     LINE float scores[num_heads][strip_words];
     //% for _, side in ipairs(sides) do
-    $(side.side .. (side.math == "int" and "_dots" or "_folded")) $(side.side);
+    $(side.side .. "_" .. side.work) $(side.side);
     //% end
 } workspace;
 
@@ -90,6 +90,21 @@ static void add_values(const unsigned char* values, const unsigned char* next, i
         //% end
         v_dot_cells(values, at, first / 16, (end + 15) / 16, base / 16, &w->v.main, o + at * 16,
                     head_dim_v);
+    }
+}
+//% elseif v.math == "tile" then
+// Values of rows [first, end) join o, times the weights of a strip that begins at row `base`.  Rows
+// that are not visible are zeros, whatever their memory holds.
+static void add_values(const unsigned char* values, const unsigned char* next, int base, int first,
+                       int end, workspace* w, float* o)
+{
+    (void)next;
+    for (int row = first / 16 * 16; row < end; row += 16) {
+        const int from = first > row ? first - row : 0, to = end < row + 16 ? end - row : 16;
+        for (int at = 0; at < head_dim_v / 16; ++at) {
+            v_read_tile(values, row / 16, at, from, to, &w->v);
+            v_add_tile(&w->v, from, to, &w->scores[0][row - base], o + at * 16);
+        }
     }
 }
 //% else

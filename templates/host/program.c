@@ -16,10 +16,13 @@
 #include "codec.h"
 //% if side.math == "int" then
 #include "dots.h"
+//% elseif side.math == "tile" then
+#include "tiles.h"
 //% else
 #include "cells.h"
 //% end
 #include "transform_rows.c"
+//% if side.math ~= "tile" then
 //% if side.searches then
 #include "search.h"
 //% end
@@ -27,7 +30,9 @@
 #include "decode_rows.c"
 #include "linear_rows.c"
 //% end
+//% end
 //% use_side(nil)
+//% local stored = sides[2].math == "tile" and "k_" or "v_"      -- where values are
 #include "attend_windows.c"
 #include "attend_pages.c"
 
@@ -40,14 +45,18 @@ const kvl__program program = {
     .abi            = KVL__ABI,
     .lanes          = 16,
     .k_page_bytes   = k_page_bytes,
+    //% if sides[2].math == "tile" then
+    .v_page_bytes   = 0,                             // values are in the keys
+    //% else
     .v_page_bytes   = v_page_bytes,
+    //% end
     .scratch_bytes  = sizeof(workspace) + 64,        // room to begin at a cache line
     .encode_keys    = k_encode_rows,
-    .encode_values  = v_encode_rows,
+    .encode_values  = $(stored .. "encode_rows"),
     .decode_keys    = k_decode_rows,
-    .decode_values  = v_decode_rows,
+    .decode_values  = $(stored .. "decode_rows"),
     .linear_keys    = k_linear_rows,
-    .linear_values  = v_linear_rows,
+    .linear_values  = $(stored .. "linear_rows"),
     .attend_windows = attend_windows,
     .attend_pages   = attend_pages,
     .prepare_query  = k_transform_rows,

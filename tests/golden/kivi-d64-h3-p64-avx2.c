@@ -23,8 +23,8 @@
 #include <stdint.h>
 
 enum {
-    KVL__ABI = 3,
-    KVL__SCRATCH_BYTES = 65536     // the most that a program may ask for a thread
+    KVL__ABI = 4,
+    KVL__SCRATCH_BYTES = 131072    // the most that a program may ask for a thread
 };
 
 // Rows [num_rows, head_dim] in the window, 16 bits, become the page's rows first_row ...
@@ -1139,7 +1139,7 @@ static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int word
     }
 }
 
-#line 22 "templates/host/program.c"
+#line 24 "templates/host/program.c"
 #line 1 "templates/host/transform_rows.c"
 // transform_rows.c -- rows into the basis of the keys' codec, or out of it.
 //
@@ -1162,7 +1162,7 @@ static void k_transform_rows(const kvl__basis_args* a)
 #line 120 "templates/host/transform_rows.c"
 }
 
-#line 26 "templates/host/program.c"
+#line 29 "templates/host/program.c"
 #line 1 "templates/host/encode_rows.c"
 // encode_rows.c -- rows of the window become codes of a page: transform, fit, round, pack.
 //
@@ -1236,7 +1236,7 @@ static void k_encode_rows(const kvl__encode_args* a)
     }
 }
 
-#line 27 "templates/host/program.c"
+#line 30 "templates/host/program.c"
 #line 1 "templates/host/decode_rows.c"
 // decode_rows.c -- rows of a page as floats in the original basis, as codes, and their scales.
 
@@ -1271,7 +1271,7 @@ static void k_decode_rows(const kvl__decode_args* a)
 #line 41 "templates/host/decode_rows.c"
 }
 
-#line 28 "templates/host/program.c"
+#line 31 "templates/host/program.c"
 #line 1 "templates/host/linear_rows.c"
 // linear_rows.c -- the first rows of a page in the linear order of files (runtime/kvl_layout.h), or
 // from it.
@@ -1870,7 +1870,7 @@ static NOINLINE void v_dot_cells(const unsigned char* page, int lane16, int word
     }
 }
 
-#line 22 "templates/host/program.c"
+#line 24 "templates/host/program.c"
 #line 1 "templates/host/transform_rows.c"
 // transform_rows.c -- rows into the basis of the values' codec, or out of it.
 //
@@ -1893,7 +1893,7 @@ static void v_transform_rows(const kvl__basis_args* a)
 #line 120 "templates/host/transform_rows.c"
 }
 
-#line 26 "templates/host/program.c"
+#line 29 "templates/host/program.c"
 #line 1 "templates/host/encode_rows.c"
 // encode_rows.c -- rows of the window become codes of a page: transform, fit, round, pack.
 //
@@ -1983,7 +1983,7 @@ static void v_encode_rows(const kvl__encode_args* a)
     }
 }
 
-#line 27 "templates/host/program.c"
+#line 30 "templates/host/program.c"
 #line 1 "templates/host/decode_rows.c"
 // decode_rows.c -- rows of a page as floats in the original basis, as codes, and their scales.
 
@@ -2018,7 +2018,7 @@ static void v_decode_rows(const kvl__decode_args* a)
 #line 41 "templates/host/decode_rows.c"
 }
 
-#line 28 "templates/host/program.c"
+#line 31 "templates/host/program.c"
 #line 1 "templates/host/linear_rows.c"
 // linear_rows.c -- the first rows of a page in the linear order of files (runtime/kvl_layout.h), or
 // from it.
@@ -2115,7 +2115,7 @@ static void v_linear_rows(const kvl__linear_args* a)
 #line 117 "templates/host/linear_rows.c"
 }
 
-#line 31 "templates/host/program.c"
+#line 36 "templates/host/program.c"
 #line 1 "templates/host/attend_windows.c"
 // attend_windows.c -- attention of num_heads queries over two stretches of 16-bit rows.
 //
@@ -2376,7 +2376,7 @@ static void attend_windows(const kvl__attend_args* a)
     softmax_finish(&state, a->o, a->lse);
 }
 
-#line 32 "templates/host/program.c"
+#line 37 "templates/host/program.c"
 #line 1 "templates/host/attend_pages.c"
 // attend_pages.c -- attention of num_heads queries over rows of pages, on the codes.
 //
@@ -2454,7 +2454,7 @@ static void add_values(const unsigned char* values, const unsigned char* next, i
                     head_dim_v);
     }
 }
-#line 136 "templates/host/attend_pages.c"
+#line 151 "templates/host/attend_pages.c"
 
 // Rows [first, end) of one page, inside the strip that begins at row `base`.  position: of the
 // page's first row, counted from the query's.
@@ -2464,12 +2464,12 @@ static void attend_strip(const kvl__attend_args* a, const unsigned char* page,
 {
     score_tiles(a->q, page + a->k_offset, next + a->k_offset, base, first, end, w);
     for (int head = 0; head < num_heads; ++head) {
-#line 149 "templates/host/attend_pages.c"
+#line 164 "templates/host/attend_pages.c"
         const float shrink = softmax_add(state, a, head, w->scores[head], strip_words,
                                          first - base, end - base, position + base);
-#line 152 "templates/host/attend_pages.c"
+#line 167 "templates/host/attend_pages.c"
         if (shrink < 1.0f) v_shrink_rest(&w->v, head, shrink);
-#line 156 "templates/host/attend_pages.c"
+#line 171 "templates/host/attend_pages.c"
     }
     add_values(page + a->v_offset, next + a->v_offset, base, first, end, w, a->o);
 }
@@ -2480,12 +2480,12 @@ static void attend_pages(const kvl__attend_args* a)
     const int64_t num_pages = (a->end_row + page_size - 1) / page_size;
     softmax state;
     softmax_start(&state, a->o);
-#line 167 "templates/host/attend_pages.c"
+#line 182 "templates/host/attend_pages.c"
     k_start_dots(a->q, &w->k);
-#line 172 "templates/host/attend_pages.c"
+#line 187 "templates/host/attend_pages.c"
     int num_strips = 0;
     v_start_dots(&w->v);
-#line 175 "templates/host/attend_pages.c"
+#line 190 "templates/host/attend_pages.c"
     for (int64_t row = a->first_row; row < a->end_row;) {
         const int64_t at = row / page_size, left = a->end_row - at * page_size;
         const int64_t after = at + 1 < num_pages ? at + 1 : at;
@@ -2493,18 +2493,18 @@ static void attend_pages(const kvl__attend_args* a)
         const int end = left < base + strip_rows ? (int)left : base + strip_rows;
         attend_strip(a, a->pages[at], a->pages[after], a->position + at * page_size, base, first,
                      end, &state, w);
-#line 183 "templates/host/attend_pages.c"
+#line 198 "templates/host/attend_pages.c"
         if (++num_strips % 16 == 0) v_add_rest(&w->v, a->o);
-#line 185 "templates/host/attend_pages.c"
+#line 200 "templates/host/attend_pages.c"
         row = at * page_size + end;
     }
-#line 188 "templates/host/attend_pages.c"
+#line 203 "templates/host/attend_pages.c"
     v_add_rest(&w->v, a->o);
-#line 190 "templates/host/attend_pages.c"
+#line 205 "templates/host/attend_pages.c"
     softmax_finish(&state, a->o, a->lse);
 }
 
-#line 33 "templates/host/program.c"
+#line 38 "templates/host/program.c"
 
 // C has one name space for types and objects, so the object gets its exported name as a label.
 #define LABEL_TEXT(text) #text
@@ -2515,7 +2515,9 @@ const kvl__program program = {
     .abi            = KVL__ABI,
     .lanes          = 16,
     .k_page_bytes   = k_page_bytes,
+#line 51 "templates/host/program.c"
     .v_page_bytes   = v_page_bytes,
+#line 53 "templates/host/program.c"
     .scratch_bytes  = sizeof(workspace) + 64,        // room to begin at a cache line
     .encode_keys    = k_encode_rows,
     .encode_values  = v_encode_rows,
