@@ -113,6 +113,7 @@ int eval_engine_open(eval_engine* engine, const char* cache, int64_t room, model
         const model_session_desc desc = {
             .ctx = engine->desc.ctx,
             .specs = specs.specs,
+            .calibration = engine->desc.calibration,
             .context_len = context + room,
             .batch_len = (int)(context < PASS_ROWS ? context : PASS_ROWS),
             .on_rows = see_rows,

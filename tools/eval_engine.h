@@ -20,6 +20,7 @@
 typedef struct eval_engine_desc {
     const model* m;
     kvl_context* ctx;
+    const kvl_calibration* calibration;   // kept; NULL: none
     int64_t context;             // the most tokens of a pass
     int products;                // MODEL_PRODUCTS_FLOAT; others for tests
     uint64_t max_logits_bytes;   // that may be kept of the base; 0: 512 MB

@@ -1754,6 +1754,10 @@ static void write_config(FILE* out, const eval_results* results)
         emit(out, "<dt>its fingerprint</dt><dd><code>%e</code></dd>\n",
              results->model_fingerprint);
     }
+    if (results->calibration != NULL) {
+        emit(out, "<dt>calibration</dt><dd><code>%e</code></dd>\n<dt>its hash</dt><dd><code>%e"
+             "</code></dd>\n", results->calibration, results->calibration_hash);
+    }
     emit(out, "<dt>text file</dt><dd><code>%e</code></dd>\n<dt>skipped</dt><dd>%l positions of "
          "each window</dd>\n<dt>target</dt><dd>%e</dd>\n<dt>threads</dt><dd>%d</dd>\n<dt>seed"
          "</dt><dd>", results->text, results->skip, results->target, results->threads);

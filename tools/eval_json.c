@@ -323,6 +323,9 @@ static bool fill(cJSON* root, const eval_results* r)
               cJSON_AddStringToObject(root, "model_name", r->model_name) &&
               cJSON_AddStringToObject(root, "architecture", r->architecture) &&
               cJSON_AddStringToObject(root, "model_fingerprint", r->model_fingerprint) &&
+              (r->calibration == NULL ||
+               cJSON_AddStringToObject(root, "calibration", r->calibration)) &&
+              cJSON_AddStringToObject(root, "calibration_hash", r->calibration_hash) &&
               cJSON_AddStringToObject(root, "text", r->text) &&
               cJSON_AddStringToObject(root, "text_sha256", r->text_sha256) &&
               cJSON_AddStringToObject(root, "target", r->target) &&

@@ -13,6 +13,7 @@
 // Options without a letter.
 enum {
     OPTION_CACHE = 256,
+    OPTION_CALIBRATION,
     OPTION_WINDOWS,
     OPTION_SKIP,
     OPTION_TARGET,
@@ -37,6 +38,7 @@ static const struct option long_options[] = {
     { "ctx-size", required_argument, NULL, 'c' },
     { "threads", required_argument, NULL, 't' },
     { "cache", required_argument, NULL, OPTION_CACHE },
+    { "calibration", required_argument, NULL, OPTION_CALIBRATION },
     { "windows", required_argument, NULL, OPTION_WINDOWS },
     { "skip", required_argument, NULL, OPTION_SKIP },
     { "target", required_argument, NULL, OPTION_TARGET },
@@ -67,6 +69,7 @@ static const char* const help[] = {
     "  -f, --file FILE          the text; windows are taken from its beginning\n"
     "      --cache SPEC         a cache to measure. Can be repeated. Arguments as decode takes\n"
     "                           them are separated by blanks: \"kivi:k2,v2 0-1:q8_0\"\n"
+    "      --calibration FILE   for caches that need one: a file of kvloom-calibrate\n"
     "      --list-caches        prints what specs are made of\n"
     "  -c, --ctx-size N         tokens of a window (2048, or what the model allows)\n"
     "      --windows N          (8)\n"
@@ -127,6 +130,7 @@ static int read_option(int option, char* text, eval_options* out)
     case 'm': out->model = text; break;
     case 'f': out->text = text; break;
     case OPTION_CACHE: out->caches[out->num_caches++] = text; break;
+    case OPTION_CALIBRATION: out->calibration = text; break;
     case OPTION_TARGET: return option_target(program, text, &out->target, NULL);
     case OPTION_EXACT: out->exact = true; break;
     case OPTION_JSON: out->json = text; break;

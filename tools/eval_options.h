@@ -19,6 +19,7 @@ typedef struct eval_options {
     int64_t skip;            // -1: 256, or an eighth of a short context
     int num_threads;
     kvl_target target;
+    const char* calibration;  // NULL: none
     const char *json, *html, *resume, *dump_folder;
     bool needle, speed, markdown;
     int64_t generate;        // tokens; 0: none

@@ -44,6 +44,7 @@ void eval_results_free(eval_results* results)
     free(results->caches);
     free(results->command);
     free(results->model);
+    free(results->calibration);
     free(results->text);
     memset(results, 0, sizeof *results);
 }

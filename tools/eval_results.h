@@ -122,6 +122,8 @@ typedef struct eval_results {
     char model_name[128];    // general.name; "" if the file has none
     char architecture[64];
     char model_fingerprint[65];  // of the model file, hexadecimal
+    char* calibration;       // path; NULL: none
+    char calibration_hash[65];   // of what caches read of it; "" without one
     char* text;              // path
     char text_sha256[65];
     int64_t text_tokens;

@@ -39,6 +39,7 @@ static cJSON* make_header(const eval_results* r)
                     cJSON_AddStringToObject(o, "model_fingerprint", r->model_fingerprint) &&
                     cJSON_AddNumberToObject(o, "vocab_size", r->vocab_size) &&
                     cJSON_AddStringToObject(o, "text_sha256", r->text_sha256) &&
+                    cJSON_AddStringToObject(o, "calibration_hash", r->calibration_hash) &&
                     cJSON_AddNumberToObject(o, "context", (double)r->context) &&
                     cJSON_AddNumberToObject(o, "skip", (double)r->skip) &&
                     cJSON_AddStringToObject(o, "target", r->target);

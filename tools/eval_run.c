@@ -37,6 +37,7 @@ typedef struct runner {
     eval_results* r;
     model* m;
     kvl_context* ctx;
+    kvl_calibration* calibration;  // NULL: none
     eval_text text;
     eval_engine engine;
     eval_resume* resume;     // NULL: none
@@ -132,7 +133,8 @@ static bool allocate_results(runner* run)
     eval_results* r = run->r;
     const size_t n = (size_t)r->num_windows;
     bool ok = (r->command = strdup(o->command)) != NULL && (r->model = strdup(o->model)) != NULL &&
-              (r->text = strdup(o->text)) != NULL;
+              (r->text = strdup(o->text)) != NULL &&
+              (o->calibration == NULL || (r->calibration = strdup(o->calibration)) != NULL);
     r->base_nll = calloc(n, sizeof *r->base_nll);
     r->caches = calloc((size_t)o->num_caches, sizeof *r->caches);
     run->ids = malloc((size_t)r->context * sizeof *run->ids);
@@ -147,6 +149,23 @@ static bool allocate_results(runner* run)
     return ok && r->base.cache != NULL;
 }
 
+static int open_calibration(runner* run)
+{
+    const char* path = run->o->calibration;
+    eval_results* r = run->r;
+    if (path == NULL) { return 0; }
+    if (kvl_calibration_load(run->ctx, path, &run->calibration) != KVL_OK) {
+        return fail(run, "--calibration %s", kvl_context_message(run->ctx));
+    }
+    // A file that others have edited may have no hash.
+    const char* hash = kvl_calibration_text(run->calibration, "hash_tables");
+    if (hash[0] == 0) {
+        return eval_fingerprint(path, r->calibration_hash, run->message, run->message_bytes);
+    }
+    snprintf(r->calibration_hash, sizeof r->calibration_hash, "%s", hash);
+    return 0;
+}
+
 static int open_engine(runner* run)
 {
     const eval_options* o = run->o;
@@ -158,11 +177,13 @@ static int open_engine(runner* run)
         return fail(run, "%s", run->ctx != NULL ? kvl_context_message(run->ctx) : "out of memory");
     }
     run->r->threads = kvl_context_threads(run->ctx);
+    if (open_calibration(run) != 0) { return 1; }
     int64_t context = run->r->context;
     if (o->generate > 0 && context < PROMPT_TOKENS + o->generate) {
         context = PROMPT_TOKENS + o->generate;
     }
     const eval_engine_desc engine = { .m = run->m, .ctx = run->ctx, .context = context,
+                                      .calibration = run->calibration,
                                       .products = o->products, .tick = on_tick, .user = run };
     if (eval_engine_create(&run->engine, &engine) != MODEL_OK) {
         return fail(run, "%s", run->engine.message);
@@ -511,6 +532,7 @@ static void take_down(runner* run)
     eval_engine_free(&run->engine);
     free(run->ids);
     eval_text_free(&run->text);
+    kvl_calibration_free(run->calibration);
     kvl_context_destroy(run->ctx);
     model_close(run->m);
 }

@@ -20,6 +20,8 @@ enum {
     OPTION_REPEAT_PENALTY,
     OPTION_CHAT,
     OPTION_CACHE,
+    OPTION_CALIBRATION,
+    OPTION_CALIBRATE_ON_PROMPT,
     OPTION_TARGET,
     OPTION_JSON,
     OPTION_FOLLOW,
@@ -48,6 +50,8 @@ static const struct option long_options[] = {
     { "interactive", no_argument, NULL, 'i' },
     { "chat", no_argument, NULL, OPTION_CHAT },
     { "cache", required_argument, NULL, OPTION_CACHE },
+    { "calibration", required_argument, NULL, OPTION_CALIBRATION },
+    { "calibrate-on-prompt", optional_argument, NULL, OPTION_CALIBRATE_ON_PROMPT },
     { "target", required_argument, NULL, OPTION_TARGET },
     { "json", required_argument, NULL, OPTION_JSON },
     { "follow", required_argument, NULL, OPTION_FOLLOW },
@@ -86,6 +90,8 @@ static const char* const help[] = {
     "                             SPEC            both, in all layers\n"
     "                             k=SPEC, v=SPEC  the keys or the values\n"
     "                             0-3:SPEC, 7:SPEC, 7:k=SPEC  in these layers only\n"
+    "      --calibration FILE   for caches that need one: a file of kvloom-calibrate\n"
+    "      --calibrate-on-prompt[=N]  instead of a file: by the prompt's first N tokens (512)\n"
     "      --list-caches        prints what specs are made of\n"
     "      --target NAME        auto, reference or host (auto)\n"
     "      --json FILE          writes the text and the statistics\n"
@@ -105,6 +111,8 @@ static const char* const help[] = {
 };
 
 static const char program[] = "decode";
+
+enum { CALIBRATE_ROWS = 512 };  // seconds of work, and enough for means and choices
 
 static int usage(const char* what, const char* value, const char* rule)
 {
@@ -154,6 +162,12 @@ static int read_option(int option, char* text, decode_options* out)
     case 'i': out->interactive = true; break;
     case OPTION_CHAT: out->chat = true; break;
     case OPTION_CACHE: out->cache_args[out->num_cache_args++] = text; break;
+    case OPTION_CALIBRATION: out->calibration = text; break;
+    case OPTION_CALIBRATE_ON_PROMPT:
+        out->calibrate_rows = CALIBRATE_ROWS;
+        if (text == NULL) { break; }
+        return option_whole(program, "--calibrate-on-prompt", text, 1, 1 << 24,
+                            &out->calibrate_rows);
     case OPTION_TARGET: return option_target(program, text, &out->target, &out->target_name);
     case OPTION_JSON: out->json_path = text; break;
     case OPTION_FOLLOW: out->follow_path = text; break;
@@ -191,6 +205,13 @@ static int check(const decode_options* o, int argc, char** argv, int rest)
     }
     if (o->recode && o->prompt_cache == NULL && o->load_path == NULL) {
         return usage("--recode", NULL, "is for --load and --prompt-cache");
+    }
+    if (o->calibration != NULL && o->calibrate_rows > 0) {
+        return usage("--calibration and --calibrate-on-prompt", NULL, "only one of them");
+    }
+    if (o->calibrate_rows > 0 && (o->load_path != NULL || o->prompt_cache != NULL)) {
+        return usage("--calibrate-on-prompt", NULL, "does not go with --load and --prompt-cache: "
+                     "the file must be read again with the same calibration");
     }
     if (o->follow_path != NULL && o->interactive) {
         return usage("--follow and -i", NULL, "only one of them");

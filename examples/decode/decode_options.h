@@ -18,6 +18,8 @@ typedef struct decode_options {
     int num_threads;          // 0: all
     sampler_options sampling;
     bool interactive, chat, verbose;
+    const char* calibration;  // NULL: none
+    int64_t calibrate_rows;   // of the prompt, to calibrate on; 0: not on the prompt
     const char** cache_args;  // [num_cache_args]
     int num_cache_args;
     kvl_target target;

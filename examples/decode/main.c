@@ -19,6 +19,7 @@
 #include "decode_options.h"
 #include "follow.h"
 #include "model.h"
+#include "model_statistics.h"
 #include "sampler.h"
 #include "saved_session.h"
 #include "text_stream.h"
@@ -88,21 +89,74 @@ static void on_log(kvl_log_level level, const char* message, void* user)
 
 // SETTING UP
 
-static int open_session(decoder* d)
+// The statistics of count tokens.
+static int gather(decoder* d, const int32_t* ids, int64_t count, model_gather* g)
+{
+    model_session* s = NULL;
+    const model_session_desc desc = { .ctx = d->ctx, .context_len = count, .user = g,
+                                      .on_rows = model_gather_see, .batch_len = PREFILL_ROWS };
+    if (model_session_create(d->m, &desc, &s, d->message, sizeof d->message)) { return 1; }
+    int status = model_prefill(s, ids, count, NULL);
+    if (status != MODEL_OK) {
+        snprintf(d->message, sizeof d->message, "%s", model_session_message(s));
+    } else if (model_gather_end(g) != MODEL_OK) {
+        snprintf(d->message, sizeof d->message, "%s", model_gather_message(g));
+        status = 1;
+    }
+    model_session_free(s);
+    return status;
+}
+
+// Runs the first tokens of the prompt by themselves, for what the caches need to know of the model.
+static int calibrate(decoder* d, const char* const* specs, const int32_t* ids, int64_t count,
+                     kvl_calibration** out)
+{
+    const double start = seconds();
+    model_gather* g = NULL;
+    if (count > d->options.calibrate_rows) { count = d->options.calibrate_rows; }
+    const model_gather_desc desc = { .ctx = d->ctx, .context_len = count };
+    int status = model_gather_create(d->m, &desc, &g, d->message, sizeof d->message);
+    if (status == 0) { status = gather(d, ids, count, g); }
+    if (status == 0) {
+        status = model_gather_calibrate(g, specs, out, d->message, sizeof d->message);
+    }
+    model_gather_free(g);
+    if (status == 0) {
+        fprintf(stderr, "decode: calibrated on %lld tokens in %.1f s\n", (long long)count,
+                seconds() - start);
+    }
+    return status;
+}
+
+// ids [count]: of the prompt, with --calibrate-on-prompt.
+static int open_session(decoder* d, const int32_t* ids, int64_t count)
 {
     const decode_options* o = &d->options;
     const model_geometry* g = model_get_geometry(d->m);
+    kvl_calibration* calibration = NULL;
     cache_specs specs;
     if (cache_specs_create(o->cache_args, o->num_cache_args, g->num_layers, &specs, d->message,
                            sizeof d->message) != 0) {
         return fail(d->message);
     }
-    const model_session_desc desc = { .ctx = d->ctx,
-                                      .specs = specs.specs,
-                                      .context_len = o->context_len,
-                                      .batch_len = PREFILL_ROWS };
-    const int failed =
-        model_session_create(d->m, &desc, &d->session, d->message, sizeof d->message);
+    int failed = 0;
+    if (o->calibration != NULL) {
+        failed = kvl_calibration_load(d->ctx, o->calibration, &calibration) != KVL_OK;
+        if (failed) {
+            snprintf(d->message, sizeof d->message, "%s", kvl_context_message(d->ctx));
+        }
+    } else if (o->calibrate_rows > 0) {
+        failed = calibrate(d, specs.specs, ids, count, &calibration);
+    }
+    if (!failed) {
+        const model_session_desc desc = { .ctx = d->ctx,
+                                          .specs = specs.specs,
+                                          .calibration = calibration,
+                                          .context_len = o->context_len,
+                                          .batch_len = PREFILL_ROWS };
+        failed = model_session_create(d->m, &desc, &d->session, d->message, sizeof d->message);
+    }
+    kvl_calibration_free(calibration);
     cache_specs_free(&specs);
     return failed ? fail(d->message) : 0;
 }
@@ -152,7 +206,7 @@ static int set_up(decoder* d)
     if (kvl_context_create(&desc, &d->ctx) != KVL_OK) {
         return fail(d->ctx != NULL ? kvl_context_message(d->ctx) : "out of memory");
     }
-    if (open_session(d) != 0) { return 1; }
+    if (o->calibrate_rows == 0 && open_session(d, NULL, 0) != 0) { return 1; }
     const int64_t trained_len = model_get_geometry(d->m)->context_len;
     if (o->context_len > trained_len) {
         fprintf(stderr, "decode: -c %lld is more than the %lld tokens that the model was trained "
@@ -167,7 +221,7 @@ static int set_up(decoder* d)
         follow_read(o->follow_path, vocab_size, &d->lead, d->message, sizeof d->message) != 0) {
         return fail(d->message);
     }
-    return o->verbose ? describe(d) : 0;
+    return o->verbose && d->session != NULL ? describe(d) : 0;
 }
 
 static void take_down(decoder* d)
@@ -339,7 +393,7 @@ static int run_ids(decoder* d, const int32_t* ids, int64_t count, bool* stopped)
 static int run_prompt(decoder* d, const char* text, size_t bytes, bool* stopped)
 {
     const tokenizer* tok = model_tokenizer(d->m);
-    const bool first = model_session_length(d->session) == 0;
+    const bool first = d->session == NULL || model_session_length(d->session) == 0;
     const char* cached = first ? d->options.prompt_cache : NULL;
     const int flags = TOKENIZER_PARSE_SPECIAL | (first ? TOKENIZER_ADD_SPECIAL : 0);
     int32_t* ids = NULL;
@@ -350,6 +404,11 @@ static int run_prompt(decoder* d, const char* text, size_t bytes, bool* stopped)
     if (count == 0 && first) {
         free(ids);
         return fail("the prompt is empty, and the model has no token to begin with");
+    }
+    if (d->session == NULL && (open_session(d, ids, (int64_t)count) != 0 ||
+                               (d->options.verbose && describe(d) != 0))) {
+        free(ids);
+        return 1;
     }
     int status = cached != NULL ? take_prefix(d, ids, (int64_t)count, &taken) : 0;
     if (status == 0) { status = run_ids(d, ids + taken, (int64_t)count - taken, stopped); }
@@ -449,7 +508,7 @@ static int answer(decoder* d)
 
 static int start_over(decoder* d)
 {
-    if (model_session_reset(d->session) != MODEL_OK) {
+    if (d->session != NULL && model_session_reset(d->session) != MODEL_OK) {
         return fail(model_session_message(d->session));
     }
     d->run.count = 0;
@@ -566,6 +625,7 @@ static int run(decoder* d)
         status = go_on(d);
     }
     if (status == 0 && o->interactive) { status = talk(d); }
+    if (status == 0 && d->session == NULL) { return fail("there was no prompt to calibrate on"); }
     return status == 0 && o->save_path != NULL
         ? save_session(d, o->save_path, d->chat ? &d->talk : NULL) : status;
 }
