@@ -406,7 +406,7 @@ KVL__FN void kvl__pack_residuals(kvl__add_job* job)
         for (int c = 0; c < d; ++c) {
             double mean = 0.0;
             for (int r = 0; r < KVL__GROUP_ROWS; ++r) mean += (double)x[r * d + c];
-            mean /= KVL__GROUP_ROWS;
+            mean /= (double)KVL__GROUP_ROWS;
             for (int r = 0; r < KVL__GROUP_ROWS; ++r)
                 out[r * d + c] = (float)((double)x[r * d + c] - mean);
         }
