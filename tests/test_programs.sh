@@ -103,6 +103,9 @@ refuses "bench: heads do not divide" "num_q_heads" kvloom-bench $small --q-heads
 refuses "bench: unwritable json" "no/such/folder" kvloom-bench $small --json no/such/folder/x.json
 refuses "bench: unwritable json beside startup" "no/such/folder" \
     kvloom-bench --startup --json no/such/folder/x.json
+refuses "bench: only the start of kernels for a device" "startup" kvloom-bench --target cuda
+refuses "bench: an architecture of the host" "arch" kvloom-bench --arch sm_90
+refuses "bench: no architecture" "sm_9x" kvloom-bench --startup --target cuda --arch sm_9x
 accepts "bench: help" "--cache SPEC" kvloom-bench --help
 accepts "bench: a table on the reference path" "q8_0" \
     kvloom-bench $small --target reference --cache q8_0 --json "$work/bench.json"

@@ -65,6 +65,7 @@ typedef struct options {
     int         num_head_dims, num_rows, num_specs;
     int         head_dim_v, num_kv_heads, num_q_heads, num_threads;
     kvl_target  target;
+    const char* arch;             // of kernels for a device; NULL: the device's
     double      seconds;
     const char* json;
     bool        startup;
@@ -80,7 +81,8 @@ static const char usage[] =
     "  --rows LIST        lengths of a sequence (4096,16384,65536)\n"
     "  --threads N        threads (0: one a processor)\n"
     "  --cache SPEC       a cache to measure, repeatable (f16, q8_0, q4_0, kivi:k2,v2,g32)\n"
-    "  --target NAME      auto, reference or host (auto)\n"
+    "  --target NAME      auto, reference or host (auto); cuda with --startup\n"
+    "  --arch NAME        of target cuda: for it, without a device (the device's, or sm_90)\n"
     "  --seconds S        measuring time of each head dim and length (2)\n"
     "  --json FILE        writes the results\n"
     "  --startup          measures first use of a shape and warm start instead\n"
@@ -145,18 +147,19 @@ static int read_seconds(const char* text, double* out)
 
 static int read_target(const char* text, kvl_target* out)
 {
-    static const char* const names[] = { "auto", "reference", "host" };
-    for (int i = 0; i < 3; ++i) {
+    static const char* const names[] = { "auto", "reference", "host", "cuda" };
+    for (int i = 0; i < 4; ++i) {
         if (strcmp(text, names[i])) continue;
         *out = (kvl_target)i;
         return 0;
     }
-    return fail("--target %s: must be auto, reference or host", text);
+    return fail("--target %s: must be auto, reference, host or cuda", text);
 }
 
 enum {
     opt_head_dim = 256, opt_head_dim_v, opt_kv_heads, opt_q_heads, opt_rows, opt_threads,
-    opt_cache, opt_target, opt_seconds, opt_json, opt_startup, opt_startup_folder, opt_help
+    opt_cache, opt_target, opt_arch, opt_seconds, opt_json, opt_startup, opt_startup_folder,
+    opt_help
 };
 
 static const struct option long_options[] = {
@@ -168,6 +171,7 @@ static const struct option long_options[] = {
     { "threads", required_argument, NULL, opt_threads },
     { "cache", required_argument, NULL, opt_cache },
     { "target", required_argument, NULL, opt_target },
+    { "arch", required_argument, NULL, opt_arch },
     { "seconds", required_argument, NULL, opt_seconds },
     { "json", required_argument, NULL, opt_json },
     { "startup", no_argument, NULL, opt_startup },
@@ -187,6 +191,7 @@ static int read_option(options* o, int option)
     case opt_rows: return read_numbers("rows", optarg, 1, 1 << 24, o->rows, &o->num_rows);
     case opt_threads: return read_number("threads", optarg, 0, 256, &o->num_threads);
     case opt_target: return read_target(optarg, &o->target);
+    case opt_arch: o->arch = optarg; return 0;
     case opt_seconds: return read_seconds(optarg, &o->seconds);
     case opt_json: o->json = optarg; return 0;
     case opt_startup: o->startup = true; return 0;
@@ -218,6 +223,10 @@ static int read_options(int argc, char** argv, options* o)
     }
     if (optind < argc) return fail("%s: unknown word; --help lists the options", argv[optind]), 2;
     for (int i = 0; i < 4 && (i || !o->num_specs); ++i) o->specs[o->num_specs++] = specs[i];
+    if (o->target == KVL_TARGET_CUDA && !o->startup && !o->startup_folder)
+        return fail("--target cuda: needs --startup; kvloom-bench-gpu measures the rest"), 2;
+    if (o->arch && o->target != KVL_TARGET_CUDA)
+        return fail("--arch %s: needs --target cuda", o->arch), 2;
     return 0;
 }
 
@@ -834,7 +843,8 @@ static void say(kvl_log_level level, const char* message, void* user)
 static int open_context(const options* o, const char* cache_dir, kvl_context** ctx)
 {
     const kvl_context_desc desc = { .target = o->target, .num_threads = o->num_threads,
-                                    .cache_dir = cache_dir, .log = { .call = say } };
+                                    .cache_dir = cache_dir, .log = { .call = say },
+                                    .arch = o->arch };
     if (kvl_context_create(&desc, ctx) == KVL_OK) return 0;
     return fail("%s", *ctx ? kvl_context_message(*ctx) : "out of memory");
 }
@@ -904,27 +914,53 @@ static int run_bench(const options* o, report* r)
 typedef struct startup_times {
     double context_ms, cache_ms;
     int    generated;
+    int    num_compiled, slowest_ms;     // programs
 } startup_times;
 
+// From the log: the library says what each program took.
+static void hear(kvl_log_level level, const char* message, void* user)
+{
+    startup_times* t = user;
+    const char* at = strstr(message, ": compiled in ");
+    int ms;
+    if (!at || sscanf(at, ": compiled in %d", &ms) != 1) {
+        say(level, message, NULL);
+        return;
+    }
+    __atomic_fetch_add(&t->num_compiled, 1, __ATOMIC_RELAXED);
+    int most = __atomic_load_n(&t->slowest_ms, __ATOMIC_RELAXED);
+    while (ms > most && !__atomic_compare_exchange_n(&t->slowest_ms, &most, ms, 0,
+                                                     __ATOMIC_RELAXED, __ATOMIC_RELAXED)) { }
+}
+
+// A cache for a device that is elsewhere is refused when its kernels are made.
 static int run_startup_child(const options* o)
 {
     kvl_context* ctx;
     kvl_cache* cache = NULL;
     kvl_layer_info info;
+    startup_times t = { .generated = 1 };
     const kvl_layer_desc layer = { .num_q_heads = o->num_q_heads, .num_kv_heads = o->num_kv_heads,
                                    .head_dim = (int)o->head_dims[0], .head_dim_v = o->head_dim_v,
                                    .spec = o->specs[0] };
     const kvl_cache_desc desc = { .num_layers = 1, .layers = &layer };
+    const kvl_context_desc context = { .target = o->target, .num_threads = o->num_threads,
+                                       .cache_dir = o->startup_folder, .arch = o->arch,
+                                       .log = { hear, &t } };
+    int status = 0;
     const double start = now_ns();
-    int status = open_context(o, o->startup_folder, &ctx);
+    if (kvl_context_create(&context, &ctx))
+        status = fail("%s", ctx ? kvl_context_message(ctx) : "out of memory");
     const double middle = now_ns();
-    if (!status && kvl_cache_create(ctx, &desc, &cache))
-        status = fail("%s: %s", o->specs[0], kvl_context_message(ctx));
+    const kvl_status made = status ? KVL_OK : kvl_cache_create(ctx, &desc, &cache);
     const double end = now_ns();
-    if (!status && kvl_cache_layer_info(cache, 0, &info)) status = fail("%s", "no layer info");
+    if (made && !(made == KVL_NO_DRIVER && o->arch))
+        status = fail("%s: %s", o->specs[0], kvl_context_message(ctx));
+    if (cache && kvl_cache_layer_info(cache, 0, &info)) status = fail("%s", "no layer info");
     if (!status) {
-        const startup_times t = { 1e-6 * (middle - start), 1e-6 * (end - middle),
-                                  info.uses_generated };
+        t.context_ms = 1e-6 * (middle - start);
+        t.cache_ms = 1e-6 * (end - middle);
+        if (cache) t.generated = info.uses_generated;
         if (write(STDOUT_FILENO, &t, sizeof t) != (ssize_t)sizeof t) status = 1;
     }
     kvl_cache_free(cache);
@@ -933,9 +969,10 @@ static int run_startup_child(const options* o)
 }
 
 // Starts this program again, with one spec and a kernel cache folder, and reads its times.
-static int start_child(char** argv, const char* folder, const char* spec, startup_times* out)
+static int start_child(const options* o, char** argv, const char* folder, const char* spec,
+                       startup_times* out)
 {
-    char* args[max_args + 6];
+    char* args[max_args + 8];
     int num = 0, ends[2], state;
     args[num++] = argv[0];
     args[num++] = "--startup-folder";
@@ -943,6 +980,10 @@ static int start_child(char** argv, const char* folder, const char* spec, startu
     args[num++] = "--cache";
     args[num++] = (char*)(uintptr_t)spec;
     for (int i = 1; argv[i] && i <= max_args; ++i) args[num++] = argv[i];
+    if (o->arch) {
+        args[num++] = "--arch";
+        args[num++] = (char*)(uintptr_t)o->arch;
+    }
     args[num] = NULL;
     if (pipe(ends)) return fail("pipe: %s", strerror(errno));
     const pid_t child = fork();
@@ -973,30 +1014,36 @@ static int clear_folder(const char* folder)
     return status;
 }
 
-static int measure_startup(char** argv, const char* folder, const char* spec, cJSON* results)
+static int measure_startup(const options* o, char** argv, const char* folder, const char* spec,
+                           cJSON* results)
 {
-    static samples first, warm, load;
+    static samples first, warm, load, slowest;
     startup_times t;
-    int generated = 0;
-    first.num = warm.num = load.num = 0;
+    int generated = 0, programs = 0;
+    first.num = warm.num = load.num = slowest.num = 0;
     for (int i = 0; i < 3; ++i) {
         if (clear_folder(folder)) return fail("%s: cannot be used", folder);
-        if (start_child(argv, folder, spec, &t)) return 1;
+        if (start_child(o, argv, folder, spec, &t)) return 1;
         add_sample(&first, t.cache_ms);
+        add_sample(&slowest, t.slowest_ms);
+        programs = t.num_compiled;
     }
     for (int i = 0; i < 15; ++i) {
-        if (start_child(argv, folder, spec, &t)) return 1;
+        if (start_child(o, argv, folder, spec, &t)) return 1;
         add_sample(&warm, t.context_ms + t.cache_ms);
         add_sample(&load, t.cache_ms);
         generated = t.generated;
     }
     const bool met = median(&first) <= first_use_target_ms && median(&warm) <= warm_start_target_ms;
-    printf("%-32s %14.1f %14.2f %9.2f  %s%s\n", spec, median(&first), median(&warm), median(&load),
-           met ? "yes" : "no", generated ? "" : " (reference: no kernels)");
+    printf("%-32s %14.1f %8d %11.0f %14.2f %9.2f  %s%s\n", spec, median(&first), programs,
+           median(&slowest), median(&warm), median(&load), met ? "yes" : "no",
+           generated ? "" : " (reference: no kernels)");
     fflush(stdout);
     cJSON* r = cJSON_CreateObject();
     cJSON_AddStringToObject(r, "cache", spec);
     cJSON_AddNumberToObject(r, "first_use_ms", median(&first));
+    cJSON_AddNumberToObject(r, "programs", programs);
+    cJSON_AddNumberToObject(r, "slowest_program_ms", median(&slowest));
     cJSON_AddNumberToObject(r, "warm_start_ms", median(&warm));
     cJSON_AddNumberToObject(r, "load_ms", median(&load));
     cJSON_AddBoolToObject(r, "generated", generated);
@@ -1004,24 +1051,45 @@ static int measure_startup(char** argv, const char* folder, const char* spec, cJ
     return 0;
 }
 
+// Without a device, kernels are compiled and read for an architecture, and not loaded.
+static int choose_arch(options* o, char* name, size_t size)
+{
+    const kvl_context_desc desc = { .target = KVL_TARGET_CUDA, .num_threads = 1, .cache_dir = "",
+                                    .arch = o->arch };
+    kvl_context* ctx;
+    name[0] = '\0';
+    if (o->target != KVL_TARGET_CUDA) return 0;
+    const kvl_status status = kvl_context_create(&desc, &ctx);
+    int failed = 0;
+    if (status == KVL_NO_DRIVER) o->arch = "sm_90";
+    else if (status) failed = fail("%s", ctx ? kvl_context_message(ctx) : "out of memory");
+    else if (!o->arch) snprintf(name, size, ", sm_%d", ctx->sm);
+    if (o->arch) snprintf(name, size, ", %s without a device", o->arch);
+    kvl_context_destroy(ctx);
+    return failed;
+}
+
 // First use: cache creation in a process that finds an empty folder.  Warm start: context and cache
 // creation in a process that finds the kernels there; load is the cache's part of it.
-static int run_startup(const options* o, char** argv, report* r)
+static int run_startup(options* o, char** argv, report* r)
 {
-    char folder[256];
+    char folder[256], arch[64];
     const char* place = getenv("TMPDIR");
     snprintf(folder, sizeof folder, "%s/kvloom-bench-XXXXXX", place && *place ? place : "/tmp");
+    if (choose_arch(o, arch, sizeof arch)) return 1;
     if (!mkdtemp(folder)) return fail("%s: %s", folder, strerror(errno));
-    printf("kvloom-bench %s: %s, first use and warm start, medians of 3 and 15 processes\n",
-           KVLOOM_VERSION, r->cpu);
-    printf("%-32s %14s %14s %9s  %s\n", "cache", "first use ms", "warm start ms", "load ms",
-           "within targets");
-    printf("%-32s %14.0f %14.0f\n", "targets", first_use_target_ms, warm_start_target_ms);
+    printf("kvloom-bench %s: %s%s, first use and warm start, medians of 3 and 15 processes\n",
+           KVLOOM_VERSION, r->cpu, arch);
+    printf("%-32s %14s %8s %11s %14s %9s  %s\n", "cache", "first use ms", "programs",
+           "slowest ms", "warm start ms", "load ms", "within targets");
+    printf("%-32s %14.0f %8s %11s %14.0f\n", "targets", first_use_target_ms, "", "",
+           warm_start_target_ms);
     int status = 0;
     for (int i = 0; i < o->num_specs && !status; ++i)
-        status = measure_startup(argv, folder, o->specs[i], r->results);
+        status = measure_startup(o, argv, folder, o->specs[i], r->results);
     clear_folder(folder);
     if (rmdir(folder) && !status) status = fail("%s: not empty after clearing", folder);
+    if (o->arch) cJSON_AddStringToObject(r->root, "arch", o->arch);
     cJSON_AddNumberToObject(r->root, "first_use_target_ms", first_use_target_ms);
     cJSON_AddNumberToObject(r->root, "warm_start_target_ms", warm_start_target_ms);
     return status;
