@@ -843,6 +843,21 @@ KVL_API kvl_status kvl_prepare(kvl_cache* cache, const kvl_prepare_desc* desc);
 // On targets without a device there is nothing to check.
 KVL_API kvl_status kvl_cache_check(kvl_cache* cache);
 
+// 1: the context is of target cuda and has its device.
+KVL_API int kvl_context_has_device(const kvl_context* ctx);
+
+// Memory of the device, for programs without CUDA of their own.
+// - errors: KVL_UNSUPPORTED (the context has no device), KVL_NO_MEMORY, KVL_DEVICE.
+KVL_API kvl_status kvl_device_alloc(kvl_context* ctx, uint64_t bytes, void** out);
+
+// Frees it after what the default stream has to do.  NULL is allowed.
+KVL_API void kvl_device_free(kvl_context* ctx, void* ptr, uint64_t bytes);
+
+// Copies from the host to the device, or back, in the order of the default stream.  After a write
+// `from` may be changed at once; a read waits for the device.
+KVL_API kvl_status kvl_device_write(kvl_context* ctx, void* to, const void* from, uint64_t bytes);
+KVL_API kvl_status kvl_device_read(kvl_context* ctx, void* to, const void* from, uint64_t bytes);
+
 // MEMORY AND DESCRIPTION
 
 typedef struct kvl_stats {

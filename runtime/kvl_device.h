@@ -621,4 +621,49 @@ KVL__PUBLIC kvl_status kvl_cache_check(kvl_cache* cache)
     return KVL_OK;
 }
 
+// MEMORY FOR THE CALLER
+
+KVL__PUBLIC int kvl_context_has_device(const kvl_context* ctx) { return ctx && ctx->gpu; }
+
+KVL__FN kvl_status kvl__check_device(kvl_context* ctx)
+{
+    KVL__TRY(kvl__check_context(ctx));
+    KVL__REQUIRE(ctx, ctx->gpu, KVL_UNSUPPORTED, "the context has no device: target = cuda opens "
+                 "one");
+    return KVL_OK;
+}
+
+KVL__PUBLIC kvl_status kvl_device_alloc(kvl_context* ctx, uint64_t bytes, void** out)
+{
+    uint64_t address;
+    if (out) *out = NULL;
+    KVL__TRY(kvl__check_device(ctx));
+    KVL__REQUIRE(ctx, out, KVL_BAD_ARGUMENT, "out = NULL: must be given");
+    KVL__TRY(kvl__device_take(ctx, NULL, bytes ? bytes : 1, &address));
+    *out = (void*)(uintptr_t)address;
+    return KVL_OK;
+}
+
+KVL__PUBLIC void kvl_device_free(kvl_context* ctx, void* ptr, uint64_t bytes)
+{
+    if (kvl__check_device(ctx) == KVL_OK)
+        kvl__device_give(ctx, NULL, (uintptr_t)ptr, bytes ? bytes : 1);
+}
+
+KVL__PUBLIC kvl_status kvl_device_write(kvl_context* ctx, void* to, const void* from,
+                                        uint64_t bytes)
+{
+    KVL__TRY(kvl__check_device(ctx));
+    KVL__REQUIRE(ctx, (to && from) || bytes == 0, KVL_BAD_ARGUMENT, "to, from: must be given");
+    return bytes ? kvl__device_upload(ctx, NULL, (uintptr_t)to, from, bytes) : KVL_OK;
+}
+
+KVL__PUBLIC kvl_status kvl_device_read(kvl_context* ctx, void* to, const void* from,
+                                       uint64_t bytes)
+{
+    KVL__TRY(kvl__check_device(ctx));
+    KVL__REQUIRE(ctx, (to && from) || bytes == 0, KVL_BAD_ARGUMENT, "to, from: must be given");
+    return bytes ? kvl__device_download(ctx, NULL, to, (uintptr_t)from, bytes) : KVL_OK;
+}
+
 #endif

@@ -131,7 +131,12 @@ static int read_option(int option, char* text, eval_options* out)
     case 'f': out->text = text; break;
     case OPTION_CACHE: out->caches[out->num_caches++] = text; break;
     case OPTION_CALIBRATION: out->calibration = text; break;
-    case OPTION_TARGET: return option_target(program, text, &out->target, NULL);
+    case OPTION_TARGET:
+        if (strcmp(text, "cuda") == 0) {
+            return option_wrong(program, "--target", text, "must be auto, reference or host: the "
+                                "statistics of layers read rows on the host");
+        }
+        return option_target(program, text, &out->target, NULL);
     case OPTION_EXACT: out->exact = true; break;
     case OPTION_JSON: out->json = text; break;
     case OPTION_HTML: out->html = text; break;

@@ -93,7 +93,7 @@ static const char* const help[] = {
     "      --calibration FILE   for caches that need one: a file of kvloom-calibrate\n"
     "      --calibrate-on-prompt[=N]  instead of a file: by the prompt's first N tokens (512)\n"
     "      --list-caches        prints what specs are made of\n"
-    "      --target NAME        auto, reference or host (auto)\n"
+    "      --target NAME        auto, reference, host or cuda (auto)\n"
     "      --json FILE          writes the text and the statistics\n"
     "      --follow FILE        instead of choosing tokens, takes those of a run with FILE\n"
     "                           (--json); says how often its best token is the same\n"

@@ -640,6 +640,13 @@ typedef struct cache_summary {
     char* spec;            // one spec, or ranges of layers with theirs; freed by the caller
 } cache_summary;
 
+// Whose kernels attend.
+static const char* kernels_of(const decoder* d, const cache_summary* c)
+{
+    if (kvl_context_has_device(d->ctx)) { return "cuda"; }
+    return c->generated ? "host" : "reference";
+}
+
 static int summarize_specs(const decoder* d, cache_summary* out)
 {
     const int num_layers = model_get_geometry(d->m)->num_layers;
@@ -713,7 +720,7 @@ static void print_statistics(const decoder* d, const cache_summary* c)
                 "(%.1f%%)\n", (long long)d->lead.asked, (long long)d->lead.agreed,
                 100.0 * (double)d->lead.agreed / (double)d->lead.asked);
     }
-    fprintf(stderr, "cache      %s, %s kernels\n", c->spec, c->generated ? "host" : "reference");
+    fprintf(stderr, "cache      %s, %s kernels\n", c->spec, kernels_of(d, c));
     fprintf(stderr, "           %.2f bits a value in pages (%lld of %lld tokens)\n",
             c->bits_in_pages, (long long)quantized, (long long)tokens);
     fprintf(stderr, "           %.2f MB with windows and tables, %.2f of the %.2f MB of f16 rows\n",
@@ -763,7 +770,7 @@ static bool fill_json(const decoder* d, const cache_summary* c, cJSON* root)
     bool ok = cJSON_AddStringToObject(root, "model", d->options.model) &&
               cJSON_AddStringToObject(root, "architecture", architecture) &&
               cJSON_AddStringToObject(root, "cache", c->spec) &&
-              cJSON_AddStringToObject(root, "target", c->generated ? "host" : "reference");
+              cJSON_AddStringToObject(root, "target", kernels_of(d, c));
     for (size_t i = 0; ok && i < sizeof numbers / sizeof numbers[0]; i++) {
         ok = cJSON_AddNumberToObject(root, numbers[i].name, numbers[i].value) != NULL;
     }

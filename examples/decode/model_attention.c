@@ -151,7 +151,7 @@ static kvl_status append_rows(model_session* s, int layer, int64_t first, int64_
     append.num_rows = &count;
     append.k.data = s->buffers.k + first * shape->num_kv_heads * shape->head_dim;
     append.v.data = s->buffers.v + first * shape->num_kv_heads * shape->head_dim_v;
-    return kvl_append(s->cache, &append);
+    return model_append(s, &append);
 }
 
 // positions NULL: the newest rows.
@@ -166,7 +166,7 @@ static kvl_status attend_rows(model_session* s, int layer, int64_t first, int64_
     attend.q.data = s->buffers.q + first * shape->num_q_heads * shape->head_dim;
     attend.o.data = s->buffers.o + first * shape->num_q_heads * shape->head_dim_v;
     attend.lse = s->buffers.lse + first * shape->num_q_heads;
-    return kvl_attend(s->cache, &attend);
+    return model_attend_rows(s, &attend);
 }
 
 // The past as tiles of restored rows, oldest first.
@@ -184,12 +184,12 @@ static kvl_status attend_restored(model_session* s, int layer, attention_job job
     for (; first < s->length; first += MODEL_PAST_ROWS) {
         const int64_t left = s->length - first;
         const int64_t num = left < MODEL_PAST_ROWS ? left : MODEL_PAST_ROWS;
-        kvl_rows k = { .data = s->buffers.past };
-        kvl_rows v = { .data = s->buffers.past + num * k_floats };
-        const kvl_status status = kvl_restore(s->cache, layer, s->seq, first, num, &k, &v);
+        float *k = s->buffers.past, *v = k + num * k_floats;
+        const kvl_status status =
+            model_restore(s, layer, &(model_stretch){ first, num }, k, v);
         if (status != KVL_OK) { return status; }
-        job.k = k.data;
-        job.v = v.data;
+        job.k = k;
+        job.v = v;
         job.first_key = first;
         job.num_keys = num;
         kvl_parallel_for(s->ctx, job.num_slots, attend_slot, &job);

@@ -98,6 +98,8 @@ typedef struct model_windows {
     int64_t sink_len, recent_len, chunk_len;
 } model_windows;
 
+typedef struct model_device model_device;  // model_device.c
+
 struct model_session {
     const model* m;
     model_windows* windows;  // [num_layers]
@@ -112,6 +114,7 @@ struct model_session {
     void* user;
     matrix_pool pool;
     model_buffers buffers;
+    model_device* device;  // NULL: the cache is in the host's memory
     char message[512];
 };
 
@@ -125,6 +128,20 @@ typedef struct model_product_rows {
 
 // model_product.c
 void model_multiply_by_row(model_session* s, const model_product_rows* rows);
+
+// Rows [first, first + num) of a sequence.
+typedef struct model_stretch {
+    int64_t first, num;
+} model_stretch;
+
+// model_device.c: calls on the cache of one sequence, with its numbers of rows given, and with rows
+// in the host's memory on every target. model_restore takes at most MODEL_PAST_ROWS.
+bool model_device_create(model_session* s);
+void model_device_free(model_session* s);
+kvl_status model_append(model_session* s, const kvl_append_desc* desc);
+kvl_status model_attend_rows(model_session* s, const kvl_attend_desc* desc);
+kvl_status model_restore(model_session* s, int layer, const model_stretch* rows, float* k,
+                         float* v);
 
 // Writes the session's message; returns status.
 int model_session_fail(model_session* s, int status, const char* format, ...) MODEL_LIKE_PRINTF(3);

@@ -183,6 +183,9 @@ int model_session_create(const model* m, const model_session_desc* desc, model_s
     if (ok && !allocate_buffers(s)) {
         ok = model_fail(&report, "out of memory: buffers of a batch of %d rows", s->batch_len);
     }
+    if (ok && !model_device_create(s)) {
+        ok = model_fail(&report, "buffers on the device: %s", kvl_context_message(s->ctx));
+    }
     if (!ok) {
         model_session_free(s);
         return 1;
@@ -195,6 +198,7 @@ void model_session_free(model_session* s)
 {
     if (s == NULL) { return; }
     kvl_cache_free(s->cache);
+    model_device_free(s);
     free(s->buffers.all);
     free(s->buffers.scratch);
     free(s->windows);
@@ -262,15 +266,14 @@ static kvl_status repeat_rows(model_session* s, int layer, int64_t from, int64_t
 {
     const model_layer_geometry* g = &s->m->layer_geometry[layer];
     const int32_t count = (int32_t)num;
-    const kvl_rows k = { .data = s->buffers.past };
-    const kvl_rows v = { .data = s->buffers.past + num * g->num_kv_heads * g->head_dim };
-    const kvl_status status = kvl_restore(s->cache, layer, s->seq, from, num, &k, &v);
+    float *k = s->buffers.past, *v = k + num * g->num_kv_heads * g->head_dim;
+    const kvl_status status = model_restore(s, layer, &(model_stretch){ from, num }, k, v);
     if (status != KVL_OK) { return status; }
     kvl_append_desc append = { .layer = layer, .num_seqs = 1, .seqs = &s->seq };
     append.num_rows = &count;
-    append.k.data = k.data;
-    append.v.data = v.data;
-    return kvl_append(s->cache, &append);
+    append.k.data = k;
+    append.v.data = v;
+    return model_append(s, &append);
 }
 
 int model_session_repeat(model_session* s, int64_t num_rows)

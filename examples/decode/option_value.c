@@ -45,13 +45,14 @@ int option_real(const char* program, const char* name, const char* text, double 
 
 int option_target(const char* program, const char* text, kvl_target* out, const char** name)
 {
-    static const char* const names[] = { "auto", "reference", "host" };
-    static const kvl_target targets[] = { KVL_TARGET_AUTO, KVL_TARGET_REFERENCE, KVL_TARGET_HOST };
+    static const char* const names[] = { "auto", "reference", "host", "cuda" };
+    static const kvl_target targets[] = { KVL_TARGET_AUTO, KVL_TARGET_REFERENCE, KVL_TARGET_HOST,
+                                          KVL_TARGET_CUDA };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (strcmp(text, names[i]) != 0) { continue; }
         *out = targets[i];
         if (name != NULL) { *name = names[i]; }
         return OPTION_OK;
     }
-    return option_wrong(program, "--target", text, "must be auto, reference or host");
+    return option_wrong(program, "--target", text, "must be auto, reference, host or cuda");
 }
