@@ -109,6 +109,12 @@
 // was encoded since the sequence had t rows, or t <= sink_len.  `recent` alone is no slack in this
 // sense: whatever it is, a chunk that has just been encoded is not undone.
 //
+// Prompts that begin alike.  With kvl_cache_desc.prefix_bytes, kvl_seq_remember keeps the pages of
+// a prompt by its token ids, after the sequence has gone as well, and kvl_seq_begin makes a
+// sequence of the longest beginning that is known: its rows need not be computed again.  Pages are
+// known by all tokens before them and a salt, compared in full, not by a hash alone.  By passing
+// ids, an engine says that rows of equal tokens after equal tokens are equal.
+//
 // Drop.  kvl_drop_oldest forgets the oldest rows behind the sink: no query sees them, and pages
 // that hold nothing else are freed.  With a sink and a call for each appended row, text without an
 // end stays within a budget.  Truncating to a row among the dropped ones is refused.
@@ -433,6 +439,7 @@ typedef struct kvl_cache_desc {
     int                   keep_len;     // rows that kvl_truncate takes back exactly; 0 to 65536
     int                   release_windows;  // 1: layers with a window_len free pages out of sight
     uint64_t              max_bytes;    // budget of the whole cache; 0: no bound
+    uint64_t              prefix_bytes; // of these, for remembered prompts; 0: none are
     const kvl_calibration* calibration; // for specs with calibrated words; NULL: none.  Borrowed
                                         // until the call returns
     const char*           model_identity;   // what the calibration must say of its model, in its
@@ -465,6 +472,36 @@ KVL_API kvl_status kvl_seq_free(kvl_cache* cache, kvl_seq seq);
 // - errors: KVL_BAD_ARGUMENT (a freed handle), KVL_NO_MEMORY (also: max_seqs or max_bytes is
 //   reached); nothing has changed then.
 KVL_API kvl_status kvl_seq_fork(kvl_cache* cache, kvl_seq seq, kvl_seq* out);
+
+// PROMPTS THAT BEGIN ALIKE
+
+// Token ids, for rows that depend on them alone.
+typedef struct kvl_prompt {
+    const int32_t* tokens;      // [num_tokens] of rows 0, 1, ...; borrowed until the call returns
+    int64_t        num_tokens;
+    uint64_t       salt;        // what else rows depend on: an adapter, a picture, whose they are
+    uint32_t       end;         // must be 0
+} kvl_prompt;
+
+// Makes a sequence that begins with as many rows of a prompt as are remembered: *num_rows, at most
+// num_tokens - 1; 0 without prefix_bytes.  When the rest of the prompt has been appended, the
+// sequence is to the bit what it would be if all of it had been, but for the rows that keep_len
+// holds twice: rows that the whole prompt has in 16 bits behind its sink are not taken.
+// - *out is the caller's, to be freed as any sequence; 0 after a failure.
+// - errors: KVL_BAD_ARGUMENT, KVL_NO_MEMORY (also: max_seqs or max_bytes is reached); nothing has
+//   changed then but what is remembered.
+KVL_API kvl_status kvl_seq_begin(kvl_cache* cache, const kvl_prompt* prompt, kvl_seq* out,
+                                 int64_t* num_rows);
+
+// Remembers the first rows of a sequence, in whole pages, as those of a prompt's tokens: pages are
+// shared, sinks are copied.  Pages that are remembered already replace the sequence's own.  What is
+// beyond prefix_bytes, or for what there is no memory, is not remembered; what was used least
+// recently is forgotten first, also when max_bytes leaves no room otherwise.
+// - num_tokens: at most the rows that each layer has.
+// - errors: KVL_BAD_ARGUMENT, KVL_UNSUPPORTED (rows were dropped or released).
+KVL_API kvl_status kvl_seq_remember(kvl_cache* cache, kvl_seq seq, const kvl_prompt* prompt);
+
+// CHANGES OF A SEQUENCE
 
 // Goes back to num_rows rows in every layer; what stays quantized is told in SEQUENCES IN AN
 // ENGINE.  num_rows = 0 empties the sequence.
@@ -871,6 +908,7 @@ typedef struct kvl_stats {
     int64_t  num_quantized;     // of these, in pages
     int      num_seqs;
     uint64_t saved_bytes;       // that pages would take in addition if no sequence shared any
+    uint64_t prefix_bytes;      // of page_bytes: pages of remembered prompts that no sequence has
 } kvl_stats;
 
 KVL_API kvl_status kvl_cache_stats(const kvl_cache* cache, kvl_stats* out);
@@ -959,6 +997,7 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_plan.h"
 #include "kvl_device_memory.h"
 #include "kvl_store.h"
+#include "kvl_prefix.h"
 #include "kvl_ops.h"
 #include "kvl_rope.h"
 #include "kvl_tiles.h"

@@ -34,7 +34,9 @@ KVL__PUBLIC kvl_status kvl_cache_stats(const kvl_cache* cache, kvl_stats* out)
             if (s->table) out->saved_bytes += (uint64_t)s->table->num * l->page_bytes;
         }
     }
-    out->saved_bytes -= cache->page_bytes;          // what sequences use, less what is there
+    // What sequences use, less what is there for them.
+    out->prefix_bytes = cache->prefix.alone_bytes;
+    out->saved_bytes -= cache->page_bytes - cache->prefix.alone_bytes;
     return KVL_OK;
 }
 
@@ -225,6 +227,12 @@ KVL__PUBLIC kvl_status kvl_describe(const kvl_cache* cache, char* text, size_t s
                cache->num_seqs, (unsigned long long)cache->bytes,
                (unsigned long long)cache->page_bytes, (unsigned long long)cache->window_bytes,
                (unsigned long long)(cache->bytes - cache->page_bytes - cache->window_bytes));
+    if (cache->prefix.max_bytes)
+        kvl__write(&w, "prompts are remembered in units of %lld tokens after the first %lld: %lld "
+                   "units, %llu of %llu bytes\n", (long long)cache->prefix.unit,
+                   (long long)cache->prefix.sink_len, (long long)cache->prefix.num_nodes,
+                   (unsigned long long)cache->prefix.bytes,
+                   (unsigned long long)cache->prefix.max_bytes);
     if (needed) *needed = w.length + 1;
     return KVL_OK;
 }

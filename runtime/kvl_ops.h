@@ -6,7 +6,7 @@
 #ifndef KVL_OPS_H
 #define KVL_OPS_H
 
-#include "kvl_store.h"
+#include "kvl_prefix.h"
 
 // CREATION
 
@@ -206,6 +206,7 @@ KVL__PUBLIC void kvl_cache_free(kvl_cache* cache)
     kvl_context* ctx = cache->ctx;
     for (int i = 0; i < cache->capacity; ++i)
         if (cache->slots[i]) kvl__seq_release(cache, cache->slots[i]);
+    kvl__prefix_free(cache);
     if (kvl__on_device(cache)) kvl__device_cache_free(cache);
     kvl__cache_release(cache, cache->slots, (uint64_t)cache->capacity * sizeof *cache->slots);
     kvl__cache_release(cache, cache->scratch, cache->scratch_bytes);
@@ -248,6 +249,8 @@ KVL__FN kvl_status kvl__cache_build(kvl_cache* cache, const kvl_cache_desc* desc
         KVL__TRY(kvl__layer_heads(cache, &cache->layers[i]));
         KVL__TRY(kvl__layer_records(cache, &cache->layers[i], desc->calibration));
     }
+    KVL__TRY(kvl__prefix_configure(cache, desc->prefix_bytes));
+    if (cache->prefix.max_bytes) cache->make_room = kvl__prefix_make_room;
     KVL__TRY(kvl__layers_kernels(cache));
     KVL__REQUIRE(cache->ctx, cache->ctx->target != KVL_TARGET_CUDA || cache->ctx->gpu,
                  KVL_NO_DRIVER, "arch = sm_%d: the kernels are made; a cache needs the device",
@@ -300,12 +303,17 @@ KVL__FN kvl_seq kvl__seq_enter(kvl_cache* cache, kvl__seq* seq)
     return (uint64_t)seq->generation << 32 | (uint64_t)(slot + 1);
 }
 
-// A sequence with a handle: empty, or as `from` is.
-KVL__FN kvl_status kvl__seq_add(kvl_cache* cache, const kvl__seq* from, kvl_seq* out)
+KVL__FN kvl_status kvl__seq_check_room(const kvl_cache* cache)
 {
     KVL__REQUIRE(cache->ctx, !cache->max_seqs || cache->num_seqs < cache->max_seqs, KVL_NO_MEMORY,
                  "max_seqs = %d: that many sequences exist", cache->max_seqs);
-    kvl__seq* seq = kvl__seq_make(cache, from);
+    return KVL_OK;
+}
+
+// A handle for a sequence that has none; it is released where there is no memory.  NULL: there was
+// none for it.
+KVL__FN kvl_status kvl__seq_add_made(kvl_cache* cache, kvl__seq* seq, kvl_seq* out)
+{
     if (!seq) return KVL_NO_MEMORY;
     if (!kvl__slots_grow(cache, cache->num_seqs + 1)) {
         kvl__seq_release(cache, seq);
@@ -313,6 +321,13 @@ KVL__FN kvl_status kvl__seq_add(kvl_cache* cache, const kvl__seq* from, kvl_seq*
     }
     *out = kvl__seq_enter(cache, seq);
     return KVL_OK;
+}
+
+// A sequence with a handle: empty, or as `from` is.
+KVL__FN kvl_status kvl__seq_add(kvl_cache* cache, const kvl__seq* from, kvl_seq* out)
+{
+    KVL__TRY(kvl__seq_check_room(cache));
+    return kvl__seq_add_made(cache, kvl__seq_make(cache, from), out);
 }
 
 KVL__PUBLIC kvl_status kvl_seq_create(kvl_cache* cache, kvl_seq* out)

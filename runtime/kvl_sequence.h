@@ -21,6 +21,117 @@ KVL__PUBLIC kvl_status kvl_seq_fork(kvl_cache* cache, kvl_seq handle, kvl_seq* o
     return kvl__seq_add(cache, seq, out);
 }
 
+// PROMPTS THAT BEGIN ALIKE
+
+KVL__FN kvl_status kvl__check_prompt(kvl_context* ctx, const kvl_prompt* prompt)
+{
+    KVL__REQUIRE(ctx, prompt, KVL_BAD_ARGUMENT, "kvl_prompt = NULL: must be given");
+    KVL__REQUIRE(ctx, prompt->end == 0, KVL_BAD_ARGUMENT,
+                 "kvl_prompt.end = %u: must be 0: zero the whole desc first", prompt->end);
+    KVL__REQUIRE(ctx, prompt->num_tokens >= 0 && prompt->num_tokens < (int64_t)1 << 40 &&
+                 (prompt->num_tokens == 0 || prompt->tokens), KVL_BAD_ARGUMENT,
+                 "num_tokens = %lld: must be 0 to 2^40, with tokens",
+                 (long long)prompt->num_tokens);
+    return KVL_OK;
+}
+
+// The part of a prompt after `parent`.
+KVL__FN kvl__prefix_part kvl__prompt_part(const kvl__prefix* p, const kvl_prompt* prompt,
+                                          kvl__prefix_node* parent)
+{
+    kvl__prefix_part part;
+    part.parent = parent;
+    part.salt = prompt->salt;
+    part.first = parent ? parent->first + parent->num_tokens : 0;
+    part.num_tokens = parent ? p->unit : p->sink_len;
+    part.tokens = prompt->tokens + part.first;
+    return part;
+}
+
+// The last node whose tokens are the prompt's and that ends at `most` or before, or NULL.
+KVL__FN kvl__prefix_node* kvl__prompt_find(const kvl__prefix* p, const kvl_prompt* prompt,
+                                           int64_t most)
+{
+    kvl__prefix_node *deepest = NULL, *node = NULL;
+    do {
+        const kvl__prefix_part part = kvl__prompt_part(p, prompt, deepest);
+        if (part.first + part.num_tokens > most) return deepest;
+        node = kvl__prefix_find(p, deepest, prompt->salt, part.tokens, part.num_tokens);
+        if (node) deepest = node;
+    } while (node);
+    return deepest;
+}
+
+KVL__PUBLIC kvl_status kvl_seq_begin(kvl_cache* cache, const kvl_prompt* prompt, kvl_seq* out,
+                                     int64_t* num_rows)
+{
+    KVL__TRY(kvl__check_cache(cache));
+    KVL__REQUIRE(cache->ctx, out && num_rows, KVL_BAD_ARGUMENT, "out, num_rows: must be given");
+    *out = 0;
+    *num_rows = 0;
+    KVL__TRY(kvl__check_prompt(cache->ctx, prompt));
+    int64_t most = prompt->num_tokens - 1;
+    for (int i = 0; i < cache->num_layers; ++i) {
+        const kvl__config* c = &cache->layers[i].config;
+        if (cache->layers[i].active)
+            most = kvl__min_i64(most, c->sink_len + kvl__quantized_rows(c, prompt->num_tokens));
+    }
+    kvl__prefix_node* node =
+        cache->prefix.max_bytes ? kvl__prompt_find(&cache->prefix, prompt, most) : NULL;
+    if (!node) return kvl__seq_add(cache, NULL, out);
+    KVL__TRY(kvl__seq_check_room(cache));
+    const int64_t rows = node->first + node->num_tokens;
+    kvl__prefix_touch(&cache->prefix, node);
+    KVL__TRY(kvl__seq_add_made(cache, kvl__prefix_seq(cache, node), out));
+    *num_rows = rows;
+    return KVL_OK;
+}
+
+// Tokens whose rows a sequence has in pages as they came, in every layer.
+KVL__FN kvl_status kvl__prompt_rows(const kvl_cache* cache, const kvl__seq* seq,
+                                    const kvl_prompt* prompt, int64_t* most)
+{
+    *most = prompt->num_tokens;
+    for (int i = 0; i < cache->num_layers; ++i) {
+        const kvl__layer* l = &cache->layers[i];
+        const kvl__extent* now = &seq->layers[i].now;
+        if (!l->active) continue;
+        KVL__REQUIRE(cache->ctx, prompt->num_tokens <= now->rows, KVL_BAD_ARGUMENT,
+                     "num_tokens = %lld: layer %d has %lld rows", (long long)prompt->num_tokens, i,
+                     (long long)now->rows);
+        KVL__REQUIRE(cache->ctx, kvl__gone_rows(now) == 0, KVL_UNSUPPORTED,
+                     "layer %d: rows were dropped or released: cannot be remembered", i);
+        *most = kvl__min_i64(*most, l->config.sink_len + now->quantized);
+        if (now->altered) *most = kvl__min_i64(*most, now->altered - 1);
+    }
+    return KVL_OK;
+}
+
+KVL__PUBLIC kvl_status kvl_seq_remember(kvl_cache* cache, kvl_seq handle, const kvl_prompt* prompt)
+{
+    kvl__seq* seq;
+    int64_t most;
+    KVL__TRY(kvl__check_cache(cache));
+    KVL__TRY(kvl__need_seq(cache, handle, &seq));
+    KVL__TRY(kvl__check_prompt(cache->ctx, prompt));
+    KVL__TRY(kvl__prompt_rows(cache, seq, prompt, &most));
+    kvl__prefix* p = &cache->prefix;
+    kvl__prefix_node *node = NULL, *next = NULL;
+    while (p->max_bytes) {
+        const kvl__prefix_part part = kvl__prompt_part(p, prompt, node);
+        if (part.first + part.num_tokens > most) break;
+        next = kvl__prefix_find(p, node, prompt->salt, part.tokens, part.num_tokens);
+        if (next) kvl__prefix_adopt(cache, next, seq);
+        if (node) node->pinned = 1;
+        if (!next) next = kvl__prefix_insert(cache, &part, seq);
+        if (node) node->pinned = 0;
+        if (!next) break;
+        node = next;
+    }
+    kvl__prefix_touch(p, node);
+    return KVL_OK;
+}
+
 // TRUNCATE
 
 // The rows [row, row + num) of the pages, of one group along tokens, become the tail's first ones.

@@ -41,6 +41,7 @@ typedef struct kvl__page {         // at contents - KVL__PAGE_HEADER
     int32_t  file_number, file_rows;   // while it is saved: see kvl_file.h
     uint64_t device;               // address of the contents; 0: they follow
     struct kvl__page* next;        // of the layer's spare ones
+    uint32_t remembered;           // of refs: those of remembered prompts, see kvl_prefix.h
 } kvl__page;
 
 // Followed by entries pointers to the contents of pages.
@@ -122,8 +123,22 @@ typedef struct kvl__device_state {
     int64_t        prepared_rows;       // of kvl_prepare; 0: none
 } kvl__device_state;
 
+// Remembered prompts: see kvl_prefix.h.
+typedef struct kvl__prefix_node kvl__prefix_node;
+
+typedef struct kvl__prefix {
+    uint64_t max_bytes, bytes;          // 0: nothing is remembered
+    uint64_t alone_bytes;               // of pages that no sequence has
+    int64_t  sink_len, unit;            // tokens of a root, of every other node
+    int64_t  num_nodes, num_buckets;    // buckets: a power of two, or 0
+    kvl__prefix_node** buckets;
+    kvl__prefix_node *newest, *oldest;  // by use
+} kvl__prefix;
+
 struct kvl_cache {
     kvl_context* ctx;
+    kvl__prefix  prefix;
+    int        (*make_room)(kvl_cache* cache);  // gives memory up that no sequence has; 0: none
     kvl__device_state device;
     kvl__layer*  layers;
     int          num_layers, max_seqs;
@@ -146,16 +161,25 @@ struct kvl_cache {
 
 // MEMORY OF A CACHE
 
+KVL__FN int kvl__over_budget(const kvl_cache* cache, uint64_t bytes)
+{
+    return cache->max_bytes &&
+           (bytes > cache->max_bytes || cache->bytes > cache->max_bytes - bytes);
+}
+
 // Memory as the allocator gives it.
 KVL__FN void* kvl__cache_take(kvl_cache* cache, uint64_t bytes)
 {
-    if (cache->max_bytes && (bytes > cache->max_bytes || cache->bytes > cache->max_bytes - bytes)) {
+    while (kvl__over_budget(cache, bytes) && cache->make_room && cache->make_room(cache)) continue;
+    if (kvl__over_budget(cache, bytes)) {
         kvl__fail(cache->ctx, KVL_NO_MEMORY, "max_bytes = %llu: %llu are in use and %llu more are "
                   "needed", (unsigned long long)cache->max_bytes, (unsigned long long)cache->bytes,
                   (unsigned long long)bytes);
         return NULL;
     }
     void* ptr = kvl__alloc(cache->ctx, (size_t)bytes);
+    while (!ptr && cache->make_room && cache->make_room(cache))
+        ptr = kvl__alloc(cache->ctx, (size_t)bytes);
     if (!ptr) {
         kvl__fail(cache->ctx, KVL_NO_MEMORY, "the allocator has no %llu bytes",
                   (unsigned long long)bytes);
@@ -190,7 +214,8 @@ KVL__FN void kvl__device_note(kvl_cache* cache, kvl_status status)
 KVL__FN uint64_t kvl__cache_take_device(kvl_cache* cache, uint64_t bytes)
 {
     uint64_t address;
-    if (cache->max_bytes && (bytes > cache->max_bytes || cache->bytes > cache->max_bytes - bytes)) {
+    while (kvl__over_budget(cache, bytes) && cache->make_room && cache->make_room(cache)) continue;
+    if (kvl__over_budget(cache, bytes)) {
         kvl__fail(cache->ctx, KVL_NO_MEMORY, "max_bytes = %llu: %llu are in use and %llu more are "
                   "needed", (unsigned long long)cache->max_bytes, (unsigned long long)cache->bytes,
                   (unsigned long long)bytes);
@@ -272,6 +297,7 @@ KVL__FN unsigned char* kvl__page_create(kvl_cache* cache, const kvl__layer* l, u
     page->memory = memory;
     page->refs = 1;
     page->file_number = page->file_rows = 0;
+    page->remembered = 0;
     page->device = 0;
     page->next = NULL;
     if (from) memcpy((void*)at, from, (size_t)l->page_bytes);
@@ -284,7 +310,10 @@ KVL__FN void kvl__page_release(kvl_cache* cache, const kvl__layer* l, unsigned c
 {
     kvl__page* page = kvl__page_of(contents);
     KVL_ASSERT(page->refs > 0);
-    if (--page->refs > 0) return;
+    if (--page->refs > 0) {
+        if (page->refs == page->remembered) cache->prefix.alone_bytes += l->page_bytes;
+        return;
+    }
     cache->page_bytes -= l->page_bytes;
     if (kvl__on_device(cache)) {
         kvl__layer* owner = &cache->layers[l - cache->layers];
