@@ -34,6 +34,9 @@ local function check_parts(side, c, parts)
     if fit.levels ~= c.levels then
         refuse("%s.fit = %s: is for levels %s", side, c.fit, fit.levels)
     end
+    if parts.round.levels and parts.round.levels ~= c.levels then
+        refuse("%s.round = %s: is for levels %s", side, c.round, parts.round.levels)
+    end
     if c.bits < (fit.min_bits or 1) then
         refuse("%s.bits = %d: fit %s needs %d", side, c.bits, c.fit, fit.min_bits)
     end
@@ -281,6 +284,8 @@ function codec.derive(side, config, parts, isa)
         dense = parts.transform and parts.transform.dense or false,
         factor = parts.fit and parts.fit.factors and parts.fit.factors[c.bits] or false,
         clips_row = parts.fit and parts.fit.clips_rows and clip_rank(c) or false,
+        feedback = parts.round and parts.round.feedback or false,
+        sweeps = c.round_number or 0,
         searches = parts.fit and parts.fit.searches or false,
         unit_rows = unit_rows(not raw and c.axis == "per_channel", c.group_size),
     }

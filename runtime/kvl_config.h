@@ -286,6 +286,18 @@ KVL__FN kvl_status kvl__check_words(const kvl__parse* p, const kvl__codec* c, ch
     if (fit->levels >= 0 && fit->levels != c->words[KVL__STAGE_LEVELS])
         return KVL__SPEC_FAIL(p, "%c.fit = %s: is for levels = %s, not %s", side, fit->name,
                               kvl__stages[KVL__STAGE_LEVELS].words[fit->levels].name, levels->name);
+    const kvl__word* round = kvl__word_of(c, KVL__STAGE_ROUND);
+    if (round->levels >= 0 && round->levels != c->words[KVL__STAGE_LEVELS])
+        return KVL__SPEC_FAIL(p, "%c.round = %s: is for levels = %s, not %s", side, round->name,
+                              kvl__stages[KVL__STAGE_LEVELS].words[round->levels].name,
+                              levels->name);
+    if (round->levels >= 0 && c->words[KVL__STAGE_CHOOSE] != KVL__CHOOSE_NONE)
+        return KVL__SPEC_FAIL(p, "%c.round = %s: needs %c.choose = none, not %s", side, round->name,
+                              side, kvl__word_of(c, KVL__STAGE_CHOOSE)->name);
+    if (round->levels >= 0 && c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL &&
+        (c->group_size < 2 || c->group_size > 64))
+        return KVL__SPEC_FAIL(p, "%cg%d: with %c.round = %s groups along tokens must have 2 to 64",
+                              side, c->group_size, side, round->name);
     if (c->words[KVL__STAGE_META] == KVL__META_NONE)
         return KVL__SPEC_FAIL(p, "%c.meta = none: levels = %s have a scale to store", side,
                               levels->name);
@@ -407,6 +419,7 @@ KVL__FN kvl_status kvl__check_side(const kvl__parse* p, kvl__codec* c, char side
         c->words[KVL__STAGE_META] = KVL__META_NONE;
         c->words[KVL__STAGE_AXIS] = KVL__AXIS_PER_TOKEN;
         c->words[KVL__STAGE_ROUND] = KVL__ROUND_NEAREST;
+        c->numbers[KVL__STAGE_ROUND] = 0;
     } else {
         KVL__TRY(kvl__check_words(p, c, side));
         KVL__TRY(kvl__check_group(p, c, side));

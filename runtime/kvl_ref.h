@@ -878,9 +878,138 @@ KVL__FN uint32_t kvl__choice_of(const kvl__codec* c, const float* tables,
     return choice;
 }
 
+// FEEDBACK: gen/parts/feedback.lua defines it.
+
+enum { KVL__FEEDBACK_ROWS = 64 };
+
+// Rows of one call: channels in the table's order, tokens side by side.
+typedef struct kvl__feedback {
+    int32_t num_rows, order[KVL__MAX_HEAD_DIM];
+    float   y[KVL__MAX_HEAD_DIM][KVL__FEEDBACK_ROWS], e[KVL__MAX_HEAD_DIM][KVL__FEEDBACK_ROWS];
+    uint16_t codes[KVL__MAX_HEAD_DIM][KVL__FEEDBACK_ROWS];
+} kvl__feedback;
+
+KVL__FN void kvl__feedback_load(const kvl__codec* c, const kvl__encode_args* a, int32_t first,
+                                kvl__feedback* f)
+{
+    const float* order = a->tables + kvl__table_at(c, "feedback_order");
+    float x[KVL__MAX_HEAD_DIM];
+    memset(f->e, 0, sizeof f->e);
+    for (int32_t j = 0; j < c->head_dim; ++j) f->order[j] = (int32_t)order[j];
+    for (int32_t t = 0; t < f->num_rows; ++t) {
+        kvl__load_row(c, a->tables, a->rows + (first + t) * a->row_stride, x);
+        for (int32_t j = 0; j < c->head_dim; ++j) f->y[j][t] = x[f->order[j]];
+    }
+}
+
+// The sum of row[i] times error i of a token, in four parts.
+KVL__FN float kvl__feedback_sum(const kvl__feedback* f, const float* row, int32_t end, int32_t t)
+{
+    float s[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+    for (int32_t i = 0; i < end; ++i) s[i % 4] = fmaf(row[i], f->e[i][t], s[i % 4]);
+    return (s[0] + s[1]) + (s[2] + s[3]);
+}
+
+KVL__FN float kvl__sum_of_squares(const float* x, int32_t count)
+{
+    float s[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+    for (int32_t t = 0; t < count; ++t) s[t % 4] += x[t] * x[t];
+    return (s[0] + s[1]) + (s[2] + s[3]);
+}
+
+// Channel j of a group along tokens; of a sweep only where it is better.
+KVL__FN void kvl__feedback_channel(const kvl__codec* c, kvl__feedback* f, int32_t j, int is_first,
+                                   const float* g, unsigned char* scale_at, unsigned char* zero_at)
+{
+    float t[KVL__FEEDBACK_ROWS], was[KVL__FEEDBACK_ROWS], now[KVL__FEEDBACK_ROWS];
+    unsigned char scale[2], zero[2];
+    uint16_t codes[KVL__FEEDBACK_ROWS];
+    const int32_t count = f->num_rows;
+    for (int32_t i = 0; i < count; ++i) t[i] = f->y[j][i] + g[i];
+    const kvl__grid grid = kvl__fit(c, t, count, 1, -1, scale, zero);
+    for (int32_t i = 0; i < count; ++i) {
+        codes[i] = (uint16_t)kvl__round(c, t[i], grid);
+        was[i] = f->e[j][i] + g[i];
+        now[i] = t[i] - (grid.scale * (float)codes[i] + grid.offset);
+    }
+    if (!is_first && !(kvl__sum_of_squares(now, count) < kvl__sum_of_squares(was, count))) return;
+    for (int32_t i = 0; i < count; ++i) {
+        f->e[j][i] = f->y[j][i] - (grid.scale * (float)codes[i] + grid.offset);
+        f->codes[j][i] = codes[i];
+    }
+    const kvl__word* meta = kvl__word_of(c, KVL__STAGE_META);
+    memcpy(scale_at, scale, (size_t)meta->scale_bytes);
+    memcpy(zero_at, zero, (size_t)meta->zero_bytes);
+}
+
+// Groups along channels: the grids of all rows, fitted before any value is rounded.
+KVL__FN void kvl__feedback_grids(const kvl__codec* c, const kvl__encode_args* a, int32_t first,
+                                 const kvl__feedback* f, kvl__grid* grids)
+{
+    const kvl__side_layout l = kvl__layout_of(c, a->page_size);
+    const int32_t num = c->head_dim / c->group_size;
+    float x[KVL__MAX_HEAD_DIM];
+    for (int32_t t = 0; t < f->num_rows; ++t) {
+        for (int32_t j = 0; j < c->head_dim; ++j) x[f->order[j]] = f->y[j][t];
+        for (int32_t i = 0; i < num; ++i) {
+            const int64_t group = kvl__group_of(c, a->first_row + first + t, i * c->group_size);
+            grids[t * num + i] = kvl__fit(c, x + i * c->group_size, c->group_size, 1, -1,
+                                          a->page + l.scales_at + group * l.scale_bytes,
+                                          a->page + l.zeros_at + group * l.zero_bytes);
+        }
+    }
+}
+
+KVL__FN void kvl__feedback_pass(const kvl__codec* c, const kvl__encode_args* a, int32_t first,
+                                int pass, const kvl__grid* grids, kvl__feedback* f)
+{
+    const int along = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL;
+    const float* table = a->tables + kvl__table_at(c, pass ? "feedback_price" : "feedback_factor");
+    const kvl__side_layout l = kvl__layout_of(c, a->page_size);
+    const int32_t num = c->head_dim / c->group_size;
+    float g[KVL__FEEDBACK_ROWS];
+    for (int32_t j = 0; j < c->head_dim; ++j) {
+        const int64_t group = kvl__group_of(c, a->first_row + first, f->order[j]);
+        for (int32_t t = 0; t < f->num_rows; ++t)
+            g[t] = kvl__feedback_sum(f, table + j * c->head_dim, pass ? c->head_dim : j, t);
+        if (along)
+            kvl__feedback_channel(c, f, j, pass == 0, g,
+                                  a->page + l.scales_at + group * l.scale_bytes,
+                                  a->page + l.zeros_at + group * l.zero_bytes);
+        for (int32_t t = 0; !along && t < f->num_rows; ++t) {
+            const kvl__grid grid = grids[t * num + f->order[j] / c->group_size];
+            f->codes[j][t] = (uint16_t)kvl__round(c, f->y[j][t] + g[t], grid);
+            f->e[j][t] = f->y[j][t] - (grid.scale * (float)f->codes[j][t] + grid.offset);
+        }
+    }
+}
+
+KVL__FN void kvl__encode_feedback(const kvl__codec* c, const kvl__encode_args* a)
+{
+    const int along = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL;
+    const int32_t most = along ? c->group_size : 16;
+    kvl__grid grids[16 * KVL__MAX_HEAD_DIM / 2];
+    kvl__feedback f;
+    for (int32_t r = 0; r < a->num_rows; r += most) {
+        f.num_rows = a->num_rows - r < most ? a->num_rows - r : most;
+        kvl__feedback_load(c, a, r, &f);
+        if (!along) kvl__feedback_grids(c, a, r, &f, grids);
+        for (int pass = 0; pass <= c->numbers[KVL__STAGE_ROUND]; ++pass)
+            kvl__feedback_pass(c, a, r, pass, grids, &f);
+        for (int32_t j = 0; j < c->head_dim; ++j)
+            for (int32_t t = 0; t < f.num_rows; ++t)
+                kvl__put_code(a->page, ((int64_t)(a->first_row + r + t) * c->head_dim + f.order[j])
+                              * c->bits, c->bits, f.codes[j][t]);
+    }
+}
+
 KVL__FN void kvl__ref_encode(const kvl__encode_args* a)
 {
     const kvl__codec* c = (const kvl__codec*)a->codec;
+    if (c->words[KVL__STAGE_ROUND] == KVL__ROUND_FEEDBACK) {
+        kvl__encode_feedback(c, a);
+        return;
+    }
     if (kvl__is_flagged(c)) kvl__encode_units(c, a);
     else if (c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL) kvl__encode_per_channel(c, a);
     else kvl__encode_per_token(c, a);

@@ -257,7 +257,7 @@ static void check_fixtures(const test_target* target, size_t step)
     static const char pattern[] = KVLOOM_TEST_ROOT "/tests/fixtures/codec_*.kvf";
     glob_t found;
     const int failed = glob(pattern, 0, NULL, &found);
-    cr_assert(failed == 0 && found.gl_pathc == 51, "%s: %zu fixtures, expected 51", pattern,
+    cr_assert(failed == 0 && found.gl_pathc == 54, "%s: %zu fixtures, expected 54", pattern,
               failed ? (size_t)0 : found.gl_pathc);
     for (size_t i = 0; i < found.gl_pathc; i += step) {
         const int chosen = strstr(found.gl_pathv[i], "codec_choose") != NULL;

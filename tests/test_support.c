@@ -254,11 +254,28 @@ static void make_transform(int head, int64_t dim, int is_query, float* x)
     }
 }
 
+// An order of channels; numbers within 1/16 below the diagonal, or beside it.
+static void make_feedback(const kvl__wanted_table* w, test_lcg* lcg, int64_t count, float* x)
+{
+    const int64_t dim = w->shape[0];
+    for (int64_t i = 0; i < count; ++i) {
+        const int64_t row = i / dim, column = i % dim;
+        const int used = is_table(w, "feedback_price") ? row != column : column < row;
+        const int bell = test_bell(lcg);
+        x[i] = used ? (float)bell / 131072.0f : 0.0f;
+        if (w->rank == 1) x[i] = (float)((17 * i + 5) % dim);
+    }
+}
+
 // One head's table, from a generator of its own.
 static void make_table(const kvl__wanted_table* w, int head, test_lcg* lcg, int64_t count, float* x)
 {
     if (strstr(w->name, "_forward") || strstr(w->name, "_query")) {
         make_transform(head, w->shape[0], strstr(w->name, "_query") != NULL, x);
+        return;
+    }
+    if (is_table(w, "feedback_")) {
+        make_feedback(w, lcg, count, x);
         return;
     }
     if (is_table(w, "query_moment")) {

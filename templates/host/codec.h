@@ -107,6 +107,7 @@ static $(s "grid") $(s "store_grid")(unsigned char* page, int group, $(codec.sta
     return grid;
 }
 
+//% if not codec.feedback then
 // Codes q [dim] of a row: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 static void $(s "round_row")(const float* x, const float* offset, const float* inverse, uint16_t* q)
@@ -123,6 +124,7 @@ static void $(s "round_row")(const float* x, const float* offset, const float* i
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
+//% end
 //% end
 
 // CODES

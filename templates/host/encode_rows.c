@@ -88,6 +88,8 @@ static void $(s "encode_rows")(const kvl__encode_args* a)
         $(s "put_row")(a->page, a->first_row + r, q);
     }
 }
+//% elseif codec.feedback then
+#include "feedback.c"
 //% elseif codec.axis == "per_token" then
 // Groups along the channels of a row.
 static void $(s "encode_rows")(const kvl__encode_args* a)

@@ -776,6 +776,7 @@ static k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
     return grid;
 }
 
+#line 111 "templates/host/codec.h"
 // Codes q [dim] of a row: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 static void k_round_row(const float* x, const float* offset, const float* inverse, uint16_t* q)
@@ -792,7 +793,7 @@ static void k_round_row(const float* x, const float* offset, const float* invers
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
-#line 127 "templates/host/codec.h"
+#line 129 "templates/host/codec.h"
 
 // CODES
 
@@ -801,54 +802,54 @@ static void k_put_row(unsigned char* page, int row, const uint16_t* q)
 {
     const int i = row % 16;
     for (int at = 0; at < k_dim / 16; ++at, q += 16) {
-#line 142 "templates/host/codec.h"
+#line 144 "templates/host/codec.h"
         u32_at* to = (u32_at*)k_cell(page, row / 16, at);
-#line 148 "templates/host/codec.h"
+#line 150 "templates/host/codec.h"
         to[0 + i] = ((uint32_t)q[0] & 3u) | ((uint32_t)q[1] & 3u) << 16 | ((uint32_t)q[2] & 3u) << 2 | ((uint32_t)q[3] & 3u) << 18 | ((uint32_t)q[4] & 3u) << 4 | ((uint32_t)q[5] & 3u) << 20 | ((uint32_t)q[6] & 3u) << 6 | ((uint32_t)q[7] & 3u) << 22 | ((uint32_t)q[8] & 3u) << 8 | ((uint32_t)q[9] & 3u) << 24 | ((uint32_t)q[10] & 3u) << 10 | ((uint32_t)q[11] & 3u) << 26 | ((uint32_t)q[12] & 3u) << 12 | ((uint32_t)q[13] & 3u) << 28 | ((uint32_t)q[14] & 3u) << 14 | ((uint32_t)q[15] & 3u) << 30;
-#line 171 "templates/host/codec.h"
+#line 173 "templates/host/codec.h"
     }
 }
 
 INLINE uint32_t k_get_code(const unsigned char* page, int row, int channel)
 {
-#line 177 "templates/host/codec.h"
+#line 179 "templates/host/codec.h"
     const int lane = row, word = channel;
-#line 181 "templates/host/codec.h"
+#line 183 "templates/host/codec.h"
     const unsigned char* cell = k_cell(page, lane / 16, word / 16);
     const int i = word % 16;
-#line 186 "templates/host/codec.h"
-    uint32_t code = 0;
 #line 188 "templates/host/codec.h"
+    uint32_t code = 0;
+#line 190 "templates/host/codec.h"
     {
         enum { each = 8, mask = 3 };
         int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 195 "templates/host/codec.h"
-        const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
 #line 197 "templates/host/codec.h"
+        const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
+#line 199 "templates/host/codec.h"
         code |= (*(const u32_at*)at >> bit & mask) << 0;
     }
-#line 200 "templates/host/codec.h"
-    return code;
 #line 202 "templates/host/codec.h"
+    return code;
+#line 204 "templates/host/codec.h"
 }
 
 // One value in the codec's basis.
 INLINE float k_read_value(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = k_get_code(page, row, channel);
-#line 209 "templates/host/codec.h"
+#line 211 "templates/host/codec.h"
     const int group = k_group(channel, row);
     const float scale = k_read_scale(page, group);
     return scale * (float)(int32_t)code + k_read_offset(page, group, scale);
-#line 215 "templates/host/codec.h"
+#line 217 "templates/host/codec.h"
 }
 
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int k_fold_is_due(int lane16)
 {
-#line 221 "templates/host/codec.h"
+#line 223 "templates/host/codec.h"
     return lane16 * 16 % k_group_size == 0;
-#line 226 "templates/host/codec.h"
+#line 228 "templates/host/codec.h"
 }
 
 #line 18 "templates/host/program.c"
@@ -1183,46 +1184,46 @@ INLINE void k_load_row(const uint16_t* row, const float* tables, float* x)
 
 #line 69 "templates/host/encode_rows.c"
 
-#line 154 "templates/host/encode_rows.c"
+#line 156 "templates/host/encode_rows.c"
 // Groups along tokens: group_size rows at once, each channel with its own statistics.
 static void k_encode_rows(const kvl__encode_args* a)
 {
     enum { group_size = 32 };
     for (int32_t r = 0; r < a->num_rows; r += group_size) {
         float rows[group_size][k_dim];
-#line 161 "templates/host/encode_rows.c"
+#line 163 "templates/host/encode_rows.c"
         float los[k_dim];
-#line 161 "templates/host/encode_rows.c"
+#line 163 "templates/host/encode_rows.c"
         float his[k_dim];
-#line 167 "templates/host/encode_rows.c"
+#line 169 "templates/host/encode_rows.c"
         for (int t = 0; t < group_size; ++t)
             k_load_row(a->rows + (r + t) * a->row_stride, a->tables, rows[t]);
-#line 170 "templates/host/encode_rows.c"
+#line 172 "templates/host/encode_rows.c"
         for (int i = 0; i < k_dim; ++i) {
             const float x = rows[0][i];
-#line 173 "templates/host/encode_rows.c"
-            los[i] = x;
-#line 173 "templates/host/encode_rows.c"
-            his[i] = x;
 #line 175 "templates/host/encode_rows.c"
+            los[i] = x;
+#line 175 "templates/host/encode_rows.c"
+            his[i] = x;
+#line 177 "templates/host/encode_rows.c"
         }
         for (int t = 1; t < group_size; ++t) {
             for (int i = 0; i < k_dim; ++i) {
                 const float x = rows[t][i];
-#line 180 "templates/host/encode_rows.c"
+#line 182 "templates/host/encode_rows.c"
                 const float lo = los[i];
                 los[i] = x < lo ? x : lo;
-#line 180 "templates/host/encode_rows.c"
+#line 182 "templates/host/encode_rows.c"
                 const float hi = his[i];
                 his[i] = x > hi ? x : hi;
-#line 183 "templates/host/encode_rows.c"
+#line 185 "templates/host/encode_rows.c"
             }
         }
         float offset[k_dim], inverse[k_dim];
         for (int i = 0; i < k_dim; ++i) {
             const int row = a->first_row + r;
             const int group = k_group(i, row);
-#line 190 "templates/host/encode_rows.c"
+#line 192 "templates/host/encode_rows.c"
             const k_grid grid =
                 k_store_grid(a->page, group, los[i], his[i]);
             offset[i] = grid.offset;
@@ -1505,6 +1506,7 @@ static v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
     return grid;
 }
 
+#line 111 "templates/host/codec.h"
 // Codes q [dim] of a row: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 static void v_round_row(const float* x, const float* offset, const float* inverse, uint16_t* q)
@@ -1521,7 +1523,7 @@ static void v_round_row(const float* x, const float* offset, const float* invers
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
-#line 127 "templates/host/codec.h"
+#line 129 "templates/host/codec.h"
 
 // CODES
 
@@ -1530,63 +1532,63 @@ static void v_put_row(unsigned char* page, int row, const uint16_t* q)
 {
     const int i = row % 16;
     for (int at = 0; at < v_dim / 16; ++at, q += 16) {
-#line 152 "templates/host/codec.h"
-        u32_at* to = (u32_at*)v_cell(page, at, row / 16);
 #line 154 "templates/host/codec.h"
+        u32_at* to = (u32_at*)v_cell(page, at, row / 16);
+#line 156 "templates/host/codec.h"
         {
             enum { each = 8, mask = 3 };
             u32_at* words = to + 0 + i / 2 / each * 16;
             const int left = i % 2 * 16 + i / 2 % each * 2;
-#line 164 "templates/host/codec.h"
+#line 166 "templates/host/codec.h"
             for (int lane = 0; lane < 16; ++lane)
                 words[lane] = (words[lane] & ~((uint32_t)mask << left))
                               | ((uint32_t)q[lane] >> 0 & mask) << left;
-#line 168 "templates/host/codec.h"
+#line 170 "templates/host/codec.h"
         }
-#line 171 "templates/host/codec.h"
+#line 173 "templates/host/codec.h"
     }
 }
 
 INLINE uint32_t v_get_code(const unsigned char* page, int row, int channel)
 {
-#line 179 "templates/host/codec.h"
-    const int lane = channel, word = row;
 #line 181 "templates/host/codec.h"
+    const int lane = channel, word = row;
+#line 183 "templates/host/codec.h"
     const unsigned char* cell = v_cell(page, lane / 16, word / 16);
     const int i = word % 16;
-#line 186 "templates/host/codec.h"
-    uint32_t code = 0;
 #line 188 "templates/host/codec.h"
+    uint32_t code = 0;
+#line 190 "templates/host/codec.h"
     {
         enum { each = 8, mask = 3 };
         int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 195 "templates/host/codec.h"
-        const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
 #line 197 "templates/host/codec.h"
+        const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
+#line 199 "templates/host/codec.h"
         code |= (*(const u32_at*)at >> bit & mask) << 0;
     }
-#line 200 "templates/host/codec.h"
-    return code;
 #line 202 "templates/host/codec.h"
+    return code;
+#line 204 "templates/host/codec.h"
 }
 
 // One value in the codec's basis.
 INLINE float v_read_value(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = v_get_code(page, row, channel);
-#line 209 "templates/host/codec.h"
+#line 211 "templates/host/codec.h"
     const int group = v_group(row, channel);
     const float scale = v_read_scale(page, group);
     return scale * (float)(int32_t)code + v_read_offset(page, group, scale);
-#line 215 "templates/host/codec.h"
+#line 217 "templates/host/codec.h"
 }
 
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int v_fold_is_due(int lane16)
 {
-#line 221 "templates/host/codec.h"
+#line 223 "templates/host/codec.h"
     return lane16 * 16 % v_group_size == 0;
-#line 226 "templates/host/codec.h"
+#line 228 "templates/host/codec.h"
 }
 
 #line 18 "templates/host/program.c"
@@ -1914,62 +1916,62 @@ INLINE void v_load_row(const uint16_t* row, const float* tables, float* x)
 
 #line 69 "templates/host/encode_rows.c"
 
-#line 92 "templates/host/encode_rows.c"
+#line 94 "templates/host/encode_rows.c"
 // Groups along the channels of a row.
 static void v_encode_rows(const kvl__encode_args* a)
 {
-#line 96 "templates/host/encode_rows.c"
+#line 98 "templates/host/encode_rows.c"
     enum { group_size = 32, step = 16 };
-#line 100 "templates/host/encode_rows.c"
+#line 102 "templates/host/encode_rows.c"
     for (int32_t r = 0; r < a->num_rows; ++r) {
         const int row = a->first_row + r;
         float offset[v_dim], inverse[v_dim];
         uint16_t q[v_dim];
-#line 110 "templates/host/encode_rows.c"
+#line 112 "templates/host/encode_rows.c"
         float x[v_dim];
         v_load_row(a->rows + r * a->row_stride, a->tables, x);
-#line 113 "templates/host/encode_rows.c"
+#line 115 "templates/host/encode_rows.c"
         for (int first = 0; first < v_dim; first += group_size) {
             const float* of = x + first;
-#line 116 "templates/host/encode_rows.c"
-            float los[step];
-#line 116 "templates/host/encode_rows.c"
-            float his[step];
 #line 118 "templates/host/encode_rows.c"
+            float los[step];
+#line 118 "templates/host/encode_rows.c"
+            float his[step];
+#line 120 "templates/host/encode_rows.c"
             // Every step-th value has its own statistics; what they come to is order-free.
             for (int j = 0; j < step; ++j) {
                 const float x = of[j];
-#line 122 "templates/host/encode_rows.c"
-                los[j] = x;
-#line 122 "templates/host/encode_rows.c"
-                his[j] = x;
 #line 124 "templates/host/encode_rows.c"
+                los[j] = x;
+#line 124 "templates/host/encode_rows.c"
+                his[j] = x;
+#line 126 "templates/host/encode_rows.c"
             }
             for (int i = step; i < group_size; i += step) {
                 for (int j = 0; j < step; ++j) {
                     const float x = of[i + j];
-#line 129 "templates/host/encode_rows.c"
+#line 131 "templates/host/encode_rows.c"
                     const float lo = los[j];
                     los[j] = x < lo ? x : lo;
-#line 129 "templates/host/encode_rows.c"
+#line 131 "templates/host/encode_rows.c"
                     const float hi = his[j];
                     his[j] = x > hi ? x : hi;
-#line 132 "templates/host/encode_rows.c"
+#line 134 "templates/host/encode_rows.c"
                 }
             }
-#line 135 "templates/host/encode_rows.c"
+#line 137 "templates/host/encode_rows.c"
             float lo = los[0];
             for (int j = 1; j < step; ++j) {
                 const float x = los[j];
                 lo = x < lo ? x : lo;
             }
-#line 135 "templates/host/encode_rows.c"
+#line 137 "templates/host/encode_rows.c"
             float hi = his[0];
             for (int j = 1; j < step; ++j) {
                 const float x = his[j];
                 hi = x > hi ? x : hi;
             }
-#line 141 "templates/host/encode_rows.c"
+#line 143 "templates/host/encode_rows.c"
             const int group = v_group(row, first);
             const v_grid grid =
                 v_store_grid(a->page, group, lo, hi);

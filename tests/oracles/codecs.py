@@ -295,6 +295,63 @@ def multiply(x, matrix):
     return y
 
 
+# Feedback
+
+def four_sums(row, e):
+    """row @ e in four interleaved sums, product and addition rounded once together."""
+    s = np.zeros((4, e.shape[1]), F32)
+    for i in range(len(row)):
+        s[i % 4] = (s[i % 4].astype(F64) + F64(row[i]) * e[i].astype(F64)).astype(F32)
+    return (s[0] + s[1]) + (s[2] + s[3])
+
+
+def four_squares(x):
+    s = np.zeros(4, F32)
+    for t, v in enumerate(x):
+        s[t % 4] += v * v
+    return (s[0] + s[1]) + (s[2] + s[3])
+
+
+def codes_of(t, scale, offset, bits):
+    inverse = np.where(scale != 0, F32(1) / np.where(scale != 0, scale, F32(1)), F32(0))
+    q = np.rint(np.clip((t - offset) * inverse.astype(F32), F32(0), F32(2**bits - 1)))
+    return q.astype(F32), scale * q + offset
+
+
+def encode_feedback(x, side, head):
+    """x [n, d] in the basis -> codes, scales, offsets, of groups along tokens or channels."""
+    g, order, bits = side["group"], side["tables"]["order"], side["bits"]
+    along = side["axis"] == "per_channel"
+    n, d = x.shape
+    codes = np.zeros((n, d), np.uint16)
+    shape = (n // g, d) if along else (n, d // g)
+    scales, offsets = np.zeros(shape, F32), np.zeros(shape, F32)
+    plain = {**side, "round": "nearest"}
+    for row in range(0, n, g if along else n):
+        rows = slice(row, row + g if along else n)
+        y = x[rows].T[order]
+        e, q = np.zeros_like(y), np.zeros_like(y)
+        for t in range(n if not along else 0):
+            for i in range(d // g):
+                _, scales[t, i], offsets[t, i] = encode_group(x[t, i * g:i * g + g], plain)
+        for sweep in range(int(side["round"][8:] or 2) + 1):
+            table = side["tables"]["price" if sweep else "factor"][head]
+            for j in range(d):
+                extra = four_sums(table[j][:d if sweep else j], e[:d if sweep else j])
+                t, c = y[j] + extra, order[j]
+                if along:
+                    _, scale, offset = encode_group(t, plain)
+                    new_q, back = codes_of(t, scale, offset, bits)
+                    if sweep and not four_squares(t - back) < four_squares(e[j] + extra):
+                        continue
+                    scales[row // g, c], offsets[row // g, c] = scale, offset
+                else:
+                    new_q, back = codes_of(t, scales[:, c // g], offsets[:, c // g], bits)
+                q[j], e[j] = new_q, y[j] - back
+        codes[rows][:, order] = q.T
+    return {"codes": codes, "scales": scales, "offsets": offsets}
+
+
 # One side (keys or values) of one head
 
 def encode(rows, side, head=0):
@@ -323,6 +380,8 @@ def encode(rows, side, head=0):
         return {"codes": to_f16(x).view(np.uint16), "scales": None, "offsets": None}
     if side["levels"] == "bf16":
         return {"codes": bf16_bits(x), "scales": None, "offsets": None}
+    if side["round"].startswith("feedback"):
+        return encode_feedback(x, side, head)
     g = side["group"]
     along = x if side["axis"] == "per_token" else x.T
     groups = along.reshape(along.shape[0], along.shape[1] // g, g)

@@ -65,6 +65,11 @@ CASES = [
                                                              3, 1,  64,  96, 32, 1, 0.0, 0),
     ("midpoint_c", "kivi:k4,v1,levels=midpoint,fit=rms,meta=f16,vg16,",
                                                              4, 1,  96,  64, 32, 1, 0.0, 0),
+    ("feedback",   "kivi:k2,v2,round=feedback2,fit=search,", 4, 2,  64,  64, 64, 2, 0.0, 0),
+    ("feedback_f", "kivi:k3,v1,round=feedback1,meta=f16,vg16,transform=flat,",
+                                                             3, 1,  32,  80, 32, 1, 0.0, 0),
+    ("feedback_m", "kivi:k4,v3,round=feedback3,kg16,meta=e4m3,shift=mean,",
+                                                             3, 1,  48,  32, 32, 1, 0.0, 0),
     ("dense",      "kivi:k2,v3,k.transform=flat,v.transform=whiten,fit=search,",
                                                              6, 2,  64,  96, 32, 1, 0.0, 0),
     ("dense_clip", "rtn:k2,v2,transform=wush,k.fit=clip,v.fit=clip92,kg80,vg16,shift=mean,",
@@ -175,7 +180,19 @@ def make_transform(heads, dim, is_query):
     return out.astype(np.float32)
 
 
+def add_feedback(side, letter, heads, dim):
+    at = np.arange(dim)
+    lower, beside = at[:, None] > at[None, :], at[:, None] != at[None, :]
+    order = (17 * at + 5) % dim
+    side["tables"]["order"] = order
+    for name, used in (("factor", lower), ("price", beside)):
+        table = make_table(letter, "feedback_" + name, heads, [dim, dim])
+        side["tables"][name] = table / np.float32(32) * used
+
+
 def add_tables(side, letter, heads, dim):
+    if side["round"].startswith("feedback"):
+        add_feedback(side, letter, heads, dim)
     if side["dense"]:
         side["tables"]["forward"] = make_transform(heads, dim, False)
         side["tables"]["query"] = make_transform(heads, dim, True)
