@@ -225,6 +225,7 @@ local function add_bases(d, c, parts, config)
     d.shift = parts.shift
     d.tables, d.record_floats = derive_tables(c, parts)
     d.is_plain = not parts.shift and not parts.transform      -- rows are stored as they come
+    d.turns = d.piece > 0 or d.dense ~= false                 -- queries have a copy of their own
     -- Whether a row in its basis may have values that a sum of 256 must not meet.
     d.clamps = parts.shift ~= nil or parts.transform ~= nil and config.rows == "bf16"
     d.clamp_bound = d.dense and "0x1p18f" or "0x1p119f"

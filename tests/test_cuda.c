@@ -30,7 +30,7 @@ static const shape shapes[] = {
     { "bf16:recent=3", 1, 1, 32, 128, 60, 20, 0 },
     { "kivi:k1,v1,g48,v.axis=per_channel,rows=bf16,sink=3,recent=0", 4, 2, 48, 48, 250, 0, 0 },
     { "kivi:k5,v6,kg24,vg8,k.meta=f16,k.transform=hadamard8,chunk=24", 3, 3, 64, 112, 300, 0, 0 },
-    { "rtn:k8,v2,k.shift=mean,v.shift=mean,v.transform=hadamard,recent=7", 4, 2, 128, 128, 90, 25,
+    { "rtn:k8,v2,k.transform=wush,v.shift=mean,v.transform=oscar,k.shift=mean,recent=7", 4, 2, 128, 128, 90, 25,
       0 },
 };
 enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0], CI_SHAPES = NUM_SHAPES };

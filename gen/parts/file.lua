@@ -9,6 +9,6 @@
 
 return { stage = "transform", name = "file",
          text = "a matrix of the user's",
-         host_only = true, dense = { forward = "file_forward", query = "file_query" },
+         dense = { forward = "file_forward", query = "file_query" },
          tables = { { name = "file_forward", shape = { "dim", "dim" } },
                     { name = "file_query", shape = { "dim", "dim" } } } }

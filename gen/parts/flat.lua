@@ -10,6 +10,6 @@
 
 return { stage = "transform", name = "flat",
          text = "P^T M^-2/5, P so that feedback prices channels alike",
-         host_only = true, dense = { forward = "flat_forward", query = "flat_query" },
+         dense = { forward = "flat_forward", query = "flat_query" },
          tables = { { name = "flat_forward", shape = { "dim", "dim" } },
                     { name = "flat_query", shape = { "dim", "dim" } } } }

@@ -11,6 +11,6 @@
 
 return { stage = "transform", name = "oscar",
          text = "eigenbasis of the queries, Hadamard, bit reversal",
-         host_only = true, dense = { forward = "oscar_forward", query = "oscar_query" },
+         dense = { forward = "oscar_forward", query = "oscar_query" },
          tables = { { name = "oscar_forward", shape = { "dim", "dim" } },
                     { name = "oscar_query", shape = { "dim", "dim" } } } }

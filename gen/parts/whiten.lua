@@ -10,6 +10,6 @@
 
 return { stage = "transform", name = "whiten",
          text = "H M^-1/2: channels of one size that are not correlated",
-         host_only = true, dense = { forward = "whiten_forward", query = "whiten_query" },
+         dense = { forward = "whiten_forward", query = "whiten_query" },
          tables = { { name = "whiten_forward", shape = { "dim", "dim" } },
                     { name = "whiten_query", shape = { "dim", "dim" } } } }

@@ -11,6 +11,6 @@
 
 return { stage = "transform", name = "wush",
          text = "H Lambda^-1/4 U^T L^T of raw moments (WUSH)",
-         host_only = true, dense = { forward = "wush_forward", query = "wush_query" },
+         dense = { forward = "wush_forward", query = "wush_query" },
          tables = { { name = "wush_forward", shape = { "dim", "dim" } },
                     { name = "wush_query", shape = { "dim", "dim" } } } }

@@ -10,6 +10,6 @@
 
 return { stage = "transform", name = "wush_a",
          text = "WUSH with the price of an error in the output",
-         host_only = true, dense = { forward = "wush_a_forward", query = "wush_a_query" },
+         dense = { forward = "wush_a_forward", query = "wush_a_query" },
          tables = { { name = "wush_a_forward", shape = { "dim", "dim" } },
                     { name = "wush_a_query", shape = { "dim", "dim" } } } }

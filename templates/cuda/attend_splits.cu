@@ -246,7 +246,7 @@ KERNEL attend_splits(const __grid_constant__ kvl__device_attend a)
     outputs o;
     if (!is_window && part >= v.num_splits) return;        // merge_splits does not read it
     start_outputs(&o);
-    load_queries(a, query, head, is_window ? 0 : $(sides[1].piece > 0 and 1 or 0), &w);
+    load_queries(a, query, head, is_window ? 0 : $(sides[1].turns and 1 or 0), &w);
     if (is_window) {
         attend_windows(a, windows_of(s, a.windows, head), v, &w, &o);
     } else {

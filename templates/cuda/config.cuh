@@ -27,18 +27,12 @@ INLINE head_windows windows_of(const kvl__device_seq* s, const kvl__device_windo
     return h;
 }
 
-//% for i, side in ipairs(sides) do
-//% if side.shift then
-// What is subtracted from the $(side.title) of a head [dim].
-INLINE const float* $(side.side .. "_shift")(const uint64_t* tables, const int32_t* floats,
-                                             int head)
+// The record of calibrated numbers of a head: keys' [0], values' [1].
+INLINE const float* record_of(const uint64_t* tables, const int32_t* floats, int side, int head)
 {
-    return (const float*)tables[$(i - 1)] + head * (int64_t)floats[$(i - 1)]
-           + $(side.table_at(side.shift.subtract));
+    return (const float*)tables[side] + head * (int64_t)floats[side];
 }
 
-//% end
-//% end
 // Rows in pages when a sequence has `rows` rows.
 INLINE int quantized_rows(const kvl__device_seq* s, const kvl__device_windows& w, int rows)
 {

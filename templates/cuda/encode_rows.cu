@@ -17,7 +17,7 @@ typedef struct $(s "unit") {
     int32_t         row;           // the first row of the page, counted after the sink
     int32_t         ring_rows;
     unsigned char*  page;
-    const float*    shift;         // [dim]
+    const float*    record;
 } $(s "unit");
 
 //% if codec.clips_row then
@@ -55,14 +55,14 @@ INLINE void $(s "load_tile")(const $(s "unit")& u, int tile, int first, int end,
         if (row >= first && row < end)
             value = f32_of_row(u.ring[(u.row + row) % u.ring_rows * (int64_t)$(s "dim") + channel]);
         //% if codec.shift then
-        value -= u.shift[channel];
+        value -= u.record[$(codec.table_at(codec.shift.subtract)) + channel];
         //% end
         //% if codec.clamps then
-        value = clamp(value, -0x1p119f, 0x1p119f);
+        value = clamp(value, -$(codec.clamp_bound), $(codec.clamp_bound));
         //% end
         x[i / $(s "dim") * $(s "row_stride") + channel] = value;
     }
-    $(s "transform")(x, 16, $(s "row_stride"));
+    $(s "to_basis")<16>(x, $(s "row_stride"), u.record);
     //% if codec.clips_row then
     $(s "clip_tile")(x);
     //% end
@@ -222,8 +222,6 @@ KERNEL $(s "encode_rows")(const __grid_constant__ kvl__device_append a)
     u.row = page * page_size;
     u.ring_rows = a.windows.ring_rows;
     u.page = page_at(s, page, head, $(codec.is_key and 0 or 1));
-    //% if codec.shift then
-    u.shift = $(s "shift")(a.tables, a.table_floats, head);
-    //% end
+    u.record = record_of(a.tables, a.table_floats, $(codec.is_key and 0 or 1), head);
     $(s "encode_unit")(u, first - u.row, end - u.row);
 }

@@ -28,11 +28,12 @@ KERNEL merge_splits(const __grid_constant__ kvl__device_attend a)
         for (int i = threadIdx.x; i < head_dim_v; i += cta_threads)
             acc[i] += weight * o[part * (int64_t)head_dim_v + i];
     }
-    //% if sides[2].piece > 0 then
-    v_transform(acc, 1, head_dim_v);
+    //% if sides[2].turns then
+    v_from_basis(acc, record_of(a.tables, a.table_floats, 1, head / num_heads));
     //% end
     //% if sides[2].shift then
-    const float* shift = v_shift(a.tables, a.table_floats, head / num_heads);
+    const float* shift = record_of(a.tables, a.table_floats, 1, head / num_heads)
+                         + $(sides[2].table_at(sides[2].shift.subtract));
     for (int i = threadIdx.x; i < head_dim_v; i += cta_threads)
         acc[i] = mul_add(sum, shift[i], acc[i]);
     //% end

@@ -16,7 +16,8 @@ KERNEL prepare_query(const __grid_constant__ kvl__device_attend a)
     }
     //% if sides[1].shift then
     __shared__ float sums[cta_warps];
-    const float* shift = k_shift(a.tables, a.table_floats, head / num_heads);
+    const float* shift = record_of(a.tables, a.table_floats, 0, head / num_heads)
+                         + $(sides[1].table_at(sides[1].shift.subtract));
     float sum = 0.0f;
     for (int i = threadIdx.x; i < head_dim_k; i += cta_threads) sum = mul_add(x[i], shift[i], sum);
     sum = warp_sum(sum);
@@ -27,8 +28,8 @@ KERNEL prepare_query(const __grid_constant__ kvl__device_attend a)
         ((float*)a.bias)[query * (int64_t)gridDim.x + head] = sum;
     }
     //% end
-    //% if sides[1].piece > 0 then
-    k_transform(x, 1, head_dim_k);
+    //% if sides[1].turns then
+    k_turn_query(x, record_of(a.tables, a.table_floats, 0, head / num_heads));
     for (int i = threadIdx.x; i < head_dim_k; i += cta_threads) to[head_dim_k + i] = x[i];
     //% end
 }

@@ -39,9 +39,10 @@ KERNEL $(s "restore_rows")(const __grid_constant__ kvl__device_restore a)
     if (behind >= 0 && behind < s->quantized) {
         const unsigned char* at = page_at(s, behind / page_size, head, $(side));
         $(s "restore_quantized")(a, at, behind % page_size, blockIdx.x, x);
-        if (a.rows.data) $(s "transform")(x, 1, $(s "dim"));
+        const float* record = record_of(a.tables, a.table_floats, $(side), head);
+        if (a.rows.data) $(s "from_basis")(x, record);
         //% if codec.shift then
-        const float* shift = $(s "shift")(a.tables, a.table_floats, head);
+        const float* shift = record + $(codec.table_at(codec.shift.subtract));
         for (int i = threadIdx.x; i < $(s "dim"); i += cta_threads) x[i] += shift[i];
         //% end
     } else {

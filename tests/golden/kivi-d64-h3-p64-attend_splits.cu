@@ -334,7 +334,12 @@ INLINE head_windows windows_of(const kvl__device_seq* s, const kvl__device_windo
     return h;
 }
 
-#line 42 "templates/cuda/config.cuh"
+// The record of calibrated numbers of a head: keys' [0], values' [1].
+INLINE const float* record_of(const uint64_t* tables, const int32_t* floats, int side, int head)
+{
+    return (const float*)tables[side] + head * (int64_t)floats[side];
+}
+
 // Rows in pages when a sequence has `rows` rows.
 INLINE int quantized_rows(const kvl__device_seq* s, const kvl__device_windows& w, int rows)
 {

@@ -334,7 +334,12 @@ INLINE head_windows windows_of(const kvl__device_seq* s, const kvl__device_windo
     return h;
 }
 
-#line 42 "templates/cuda/config.cuh"
+// The record of calibrated numbers of a head: keys' [0], values' [1].
+INLINE const float* record_of(const uint64_t* tables, const int32_t* floats, int side, int head)
+{
+    return (const float*)tables[side] + head * (int64_t)floats[side];
+}
+
 // Rows in pages when a sequence has `rows` rows.
 INLINE int quantized_rows(const kvl__device_seq* s, const kvl__device_windows& w, int rows)
 {
@@ -538,18 +543,38 @@ INLINE float k_read_value(const unsigned char* page, int row, int channel, uint3
 
 #line 11 "templates/cuda/program.cu"
 #line 1 "templates/cuda/transform.cuh"
-// transform.cuh -- rows into the basis of the keys' codec, or out of it.
+// transform.cuh -- rows into the basis of the keys' codec, and out of it.
 //
-//   x  [num_rows, row_stride]  f32 in shared memory, in place; all threads of the CTA take part
+//   x       [num_rows, row_stride]  f32 in shared memory, in place; all threads take part
+//   record  of the head, of calibrated numbers
+//
+// to_basis is for rows that are encoded, turn_query for queries, from_basis for outputs and rows
+// that are read back.
 
-#line 27 "templates/cuda/transform.cuh"
-INLINE void k_transform(float* x, int num_rows, int row_stride)
+#line 91 "templates/cuda/transform.cuh"
+INLINE void k_hadamard(float* x, int num_rows, int row_stride)
 {
     (void)x;
     (void)num_rows;
     (void)row_stride;
     __syncthreads();
 }
+#line 99 "templates/cuda/transform.cuh"
+
+template <int num_rows>
+INLINE void k_to_basis(float* x, int row_stride, const float* record)
+{
+    (void)record;
+    k_hadamard(x, num_rows, row_stride);
+}
+
+INLINE void k_turn_query(float* x, const float* record)
+{
+    (void)record;
+    k_hadamard(x, 1, 0);
+}
+
+INLINE void k_from_basis(float* x, const float* record) { k_turn_query(x, record); }
 
 #line 14 "templates/cuda/program.cu"
 #line 1 "templates/cuda/encode_rows.cu"
@@ -571,7 +596,7 @@ typedef struct k_unit {
     int32_t         row;           // the first row of the page, counted after the sink
     int32_t         ring_rows;
     unsigned char*  page;
-    const float*    shift;         // [dim]
+    const float*    record;
 } k_unit;
 
 #line 48 "templates/cuda/encode_rows.cu"
@@ -587,7 +612,7 @@ INLINE void k_load_tile(const k_unit& u, int tile, int first, int end, float* x)
 #line 63 "templates/cuda/encode_rows.cu"
         x[i / k_dim * k_row_stride + channel] = value;
     }
-    k_transform(x, 16, k_row_stride);
+    k_to_basis<16>(x, k_row_stride, u.record);
 #line 69 "templates/cuda/encode_rows.cu"
 }
 
@@ -701,7 +726,7 @@ KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
     u.row = page * page_size;
     u.ring_rows = a.windows.ring_rows;
     u.page = page_at(s, page, head, 0);
-#line 228 "templates/cuda/encode_rows.cu"
+    u.record = record_of(a.tables, a.table_floats, 0, head);
     k_encode_unit(u, first - u.row, end - u.row);
 }
 
@@ -894,18 +919,38 @@ INLINE float v_read_value(const unsigned char* page, int row, int channel, uint3
 
 #line 11 "templates/cuda/program.cu"
 #line 1 "templates/cuda/transform.cuh"
-// transform.cuh -- rows into the basis of the values' codec, or out of it.
+// transform.cuh -- rows into the basis of the values' codec, and out of it.
 //
-//   x  [num_rows, row_stride]  f32 in shared memory, in place; all threads of the CTA take part
+//   x       [num_rows, row_stride]  f32 in shared memory, in place; all threads take part
+//   record  of the head, of calibrated numbers
+//
+// to_basis is for rows that are encoded, turn_query for queries, from_basis for outputs and rows
+// that are read back.
 
-#line 27 "templates/cuda/transform.cuh"
-INLINE void v_transform(float* x, int num_rows, int row_stride)
+#line 91 "templates/cuda/transform.cuh"
+INLINE void v_hadamard(float* x, int num_rows, int row_stride)
 {
     (void)x;
     (void)num_rows;
     (void)row_stride;
     __syncthreads();
 }
+#line 99 "templates/cuda/transform.cuh"
+
+template <int num_rows>
+INLINE void v_to_basis(float* x, int row_stride, const float* record)
+{
+    (void)record;
+    v_hadamard(x, num_rows, row_stride);
+}
+
+INLINE void v_turn_query(float* x, const float* record)
+{
+    (void)record;
+    v_hadamard(x, 1, 0);
+}
+
+INLINE void v_from_basis(float* x, const float* record) { v_turn_query(x, record); }
 
 #line 14 "templates/cuda/program.cu"
 #line 1 "templates/cuda/encode_rows.cu"
@@ -927,7 +972,7 @@ typedef struct v_unit {
     int32_t         row;           // the first row of the page, counted after the sink
     int32_t         ring_rows;
     unsigned char*  page;
-    const float*    shift;         // [dim]
+    const float*    record;
 } v_unit;
 
 #line 48 "templates/cuda/encode_rows.cu"
@@ -943,7 +988,7 @@ INLINE void v_load_tile(const v_unit& u, int tile, int first, int end, float* x)
 #line 63 "templates/cuda/encode_rows.cu"
         x[i / v_dim * v_row_stride + channel] = value;
     }
-    v_transform(x, 16, v_row_stride);
+    v_to_basis<16>(x, v_row_stride, u.record);
 #line 69 "templates/cuda/encode_rows.cu"
 }
 
@@ -1030,7 +1075,7 @@ KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
     u.row = page * page_size;
     u.ring_rows = a.windows.ring_rows;
     u.page = page_at(s, page, head, 1);
-#line 228 "templates/cuda/encode_rows.cu"
+    u.record = record_of(a.tables, a.table_floats, 1, head);
     v_encode_unit(u, first - u.row, end - u.row);
 }
 
