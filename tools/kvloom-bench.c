@@ -68,6 +68,7 @@ typedef struct options {
     const char* arch;             // of kernels for a device; NULL: the device's
     double      seconds;
     const char* json;
+    const char* calibration;      // NULL: calibrated caches are calibrated on random rows
     bool        startup;
     const char* startup_folder;   // set in the processes that --startup starts
 } options;
@@ -81,6 +82,8 @@ static const char usage[] =
     "  --rows LIST        lengths of a sequence (4096,16384,65536)\n"
     "  --threads N        threads (0: one a processor)\n"
     "  --cache SPEC       a cache to measure, repeatable (f16, q8_0, q4_0, kivi:k2,v2,g32)\n"
+    "  --calibration FILE of kvloom-calibrate, for caches that need one: its layer 0, which must\n"
+    "                     have this shape (without: calibrated on random rows)\n"
     "  --target NAME      auto, reference or host (auto); cuda with --startup\n"
     "  --arch NAME        of target cuda: for it, without a device (the device's, or sm_90)\n"
     "  --seconds S        measuring time of each head dim and length (2)\n"
@@ -158,8 +161,8 @@ static int read_target(const char* text, kvl_target* out)
 
 enum {
     opt_head_dim = 256, opt_head_dim_v, opt_kv_heads, opt_q_heads, opt_rows, opt_threads,
-    opt_cache, opt_target, opt_arch, opt_seconds, opt_json, opt_startup, opt_startup_folder,
-    opt_help
+    opt_cache, opt_target, opt_arch, opt_seconds, opt_json, opt_calibration, opt_startup,
+    opt_startup_folder, opt_help
 };
 
 static const struct option long_options[] = {
@@ -174,6 +177,7 @@ static const struct option long_options[] = {
     { "arch", required_argument, NULL, opt_arch },
     { "seconds", required_argument, NULL, opt_seconds },
     { "json", required_argument, NULL, opt_json },
+    { "calibration", required_argument, NULL, opt_calibration },
     { "startup", no_argument, NULL, opt_startup },
     { "startup-folder", required_argument, NULL, opt_startup_folder },
     { "help", no_argument, NULL, opt_help },
@@ -194,6 +198,7 @@ static int read_option(options* o, int option)
     case opt_arch: o->arch = optarg; return 0;
     case opt_seconds: return read_seconds(optarg, &o->seconds);
     case opt_json: o->json = optarg; return 0;
+    case opt_calibration: o->calibration = optarg; return 0;
     case opt_startup: o->startup = true; return 0;
     case opt_startup_folder: o->startup_folder = optarg; return 0;
     default: break;
@@ -426,6 +431,70 @@ static kvl_layer_desc layer_of(const bench* b, const subject* s)
                              .head_dim_v = b->head_dim_v, .spec = s->spec };
 }
 
+// CALIBRATION
+
+enum { calibration_rows = 256 };
+
+// Layer 0 of a file as the calibration of a model of one layer.
+static kvl_status first_layer(kvl_context* ctx, const char* path, kvl_calibration** out)
+{
+    kvl_calibration* cal = NULL;
+    KVL__TRY(kvl_calibration_load(ctx, path, &cal));
+    kvl__tensors* t = &cal->tensors;
+    for (int i = t->num - 1; i >= 0; --i) {
+        kvl__tensor* one = &t->list[i];
+        if (strcmp(one->name, "layers") == 0) one->shape[0] = 1;
+        else if (strncmp(one->name, "layer.0.", 8)) kvl__tensors_remove(t, one->name);
+    }
+    *out = cal;
+    return KVL_OK;
+}
+
+// Of random rows, as those that are appended.
+static kvl_status random_calibration(kvl_context* ctx, const kvl_cache_desc* cache,
+                                     kvl_calibration** out)
+{
+    const kvl_layer_desc* l = cache->layers;
+    const int dv = l->head_dim_v ? l->head_dim_v : l->head_dim;
+    float* k = make_numbers((int64_t)calibration_rows * l->num_kv_heads * l->head_dim, 1);
+    float* v = make_numbers((int64_t)calibration_rows * l->num_kv_heads * dv, 2);
+    float* q = make_numbers((int64_t)calibration_rows * l->num_q_heads * l->head_dim, 3);
+    const kvl_statistics_desc sd = { .num_layers = 1, .layers = l, .num_queries = 512 };
+    kvl_statistics_rows rows = { .num_keys = calibration_rows, .num_rows = calibration_rows };
+    kvl_statistics* stats = NULL;
+    rows.k.data = k;
+    rows.v.data = v;
+    rows.q.data = q;
+    kvl_status status = k && v && q ? kvl_statistics_create(ctx, &sd, &stats) : KVL_NO_MEMORY;
+    if (!status) status = kvl_statistics_add(stats, &rows);
+    if (!status) status = kvl_calibration_create(stats, cache, out);
+    kvl_statistics_free(stats);
+    free(k);
+    free(v);
+    free(q);
+    return status;
+}
+
+// Creates a cache of one layer, calibrated where its spec needs it; *ms (may be NULL): how long the
+// creation alone takes.
+static kvl_status create_cache(kvl_context* ctx, const options* o, const kvl_layer_desc* layer,
+                               kvl_cache** out, double* ms)
+{
+    kvl_layer_info info;
+    kvl_calibration* cal = NULL;
+    kvl_cache_desc desc = { .num_layers = 1, .layers = layer };
+    KVL__TRY(kvl_spec_check(ctx, layer, &info));
+    if (info.needs_calibration)
+        KVL__TRY(o->calibration ? first_layer(ctx, o->calibration, &cal)
+                                : random_calibration(ctx, &desc, &cal));
+    desc.calibration = cal;
+    const double start = now_ns();
+    const kvl_status status = kvl_cache_create(ctx, &desc, out);
+    if (ms) *ms = 1e-6 * (now_ns() - start);
+    kvl_calibration_free(cal);
+    return status;
+}
+
 static kvl_status append_rows(bench* b, subject* s, kvl_seq seq, int32_t num)
 {
     if (b->next_source + num > num_sources) b->next_source = 0;
@@ -471,7 +540,7 @@ static int fill_subject(bench* b, subject* s)
     uint64_t estimate;
     kvl_stats stats;
     if (kvl_estimate(b->ctx, &desc, s->num_seqs, b->rows, &estimate)) return fail_call(b, s);
-    if (kvl_cache_create(b->ctx, &desc, &s->cache)) return fail_call(b, s);
+    if (create_cache(b->ctx, b->options, &layer, &s->cache, NULL)) return fail_call(b, s);
     if (kvl_cache_layer_info(s->cache, 0, &s->info)) return fail_call(b, s);
     s->seqs = calloc((size_t)s->num_seqs, sizeof(kvl_seq));
     if (!s->seqs) return fail("out of memory");
@@ -943,7 +1012,6 @@ static int run_startup_child(const options* o)
     const kvl_layer_desc layer = { .num_q_heads = o->num_q_heads, .num_kv_heads = o->num_kv_heads,
                                    .head_dim = (int)o->head_dims[0], .head_dim_v = o->head_dim_v,
                                    .spec = o->specs[0] };
-    const kvl_cache_desc desc = { .num_layers = 1, .layers = &layer };
     const kvl_context_desc context = { .target = o->target, .num_threads = o->num_threads,
                                        .cache_dir = o->startup_folder, .arch = o->arch,
                                        .log = { hear, &t } };
@@ -951,15 +1019,12 @@ static int run_startup_child(const options* o)
     const double start = now_ns();
     if (kvl_context_create(&context, &ctx))
         status = fail("%s", ctx ? kvl_context_message(ctx) : "out of memory");
-    const double middle = now_ns();
-    const kvl_status made = status ? KVL_OK : kvl_cache_create(ctx, &desc, &cache);
-    const double end = now_ns();
+    t.context_ms = 1e-6 * (now_ns() - start);
+    const kvl_status made = status ? KVL_OK : create_cache(ctx, o, &layer, &cache, &t.cache_ms);
     if (made && !(made == KVL_NO_DRIVER && o->arch))
         status = fail("%s: %s", o->specs[0], kvl_context_message(ctx));
     if (cache && kvl_cache_layer_info(cache, 0, &info)) status = fail("%s", "no layer info");
     if (!status) {
-        t.context_ms = 1e-6 * (middle - start);
-        t.cache_ms = 1e-6 * (end - middle);
         if (cache) t.generated = info.uses_generated;
         if (write(STDOUT_FILENO, &t, sizeof t) != (ssize_t)sizeof t) status = 1;
     }
