@@ -32,7 +32,7 @@ static int next_integer(uint64_t* state)
 // The moment of the integers that the oracle draws.
 static double* oracle_moment(int dim, uint64_t seed)
 {
-    double* m = matrix_new(dim);
+    double* m = square_new(dim);
     double* x = (double*)calloc((size_t)(SAMPLES * dim), sizeof *x);
     uint64_t state = seed;
     for (int i = 0; i < SAMPLES * dim; ++i) x[i] = next_integer(&state);
@@ -65,7 +65,7 @@ static double bell(uint64_t* state)
 // An orthogonal matrix: Gram-Schmidt of random rows.
 static double* random_rotation(int dim, uint64_t seed)
 {
-    double* q = matrix_new(dim);
+    double* q = square_new(dim);
     uint64_t state = seed;
     for (int i = 0; i < dim; ++i) {
         double* row = q + i * dim;
@@ -88,7 +88,7 @@ static double* random_rotation(int dim, uint64_t seed)
 static double* random_moment(int dim, double condition, uint64_t seed)
 {
     double* q = random_rotation(dim, seed);
-    double* m = matrix_new(dim);
+    double* m = square_new(dim);
     for (int k = 0; k < dim; ++k) {
         const double value = pow(condition, -(double)k / (dim - 1));
         for (int i = 0; i < dim; ++i)
@@ -156,7 +156,7 @@ Test(transform, equals_the_oracle)
     static expected e;
     double* moment = oracle_moment(DIM, MOMENT_SEED);
     double* price = oracle_moment(DIM, PRICE_SEED);
-    double* gram = matrix_new(DIM);
+    double* gram = square_new(DIM);
     for (int kind = 0; kind < TRANSFORM_FLAT; ++kind) {
         transform_basis basis = make((transform_kind)kind, DIM, moment, price, 0);
         read_expected(names[kind], &e);
@@ -168,7 +168,7 @@ Test(transform, equals_the_oracle)
     transform_basis basis = make(TRANSFORM_FLAT, DIM, moment, price, 0);
     transform_feedback feedback;
     char message[256];
-    matrix_multiply_tn(DIM, basis.forward, basis.forward, gram);
+    square_multiply_tn(DIM, basis.forward, basis.forward, gram);
     read_expected("flat_gram", &e);
     cr_assert(difference(DIM * DIM, gram, e.x) <= 2e-8 * greatest(DIM * DIM, e.x),
               "flat: T^T T is off by %.3g", difference(DIM * DIM, gram, e.x));
@@ -193,11 +193,11 @@ enum { NUM_DIMS = (int)(sizeof dims / sizeof dims[0]) };
 Test(transform, hadamard_matrices_of_every_head)
 {
     // Broken by an order that no construction serves, or by a row that is not orthogonal.
-    double* h = matrix_new(MATRIX_DIM_MAX);
-    double* product = matrix_new(MATRIX_DIM_MAX);
+    double* h = square_new(MATRIX_DIM_MAX);
+    double* product = square_new(MATRIX_DIM_MAX);
     for (int dim = 16; dim <= 256; dim += 16) {
-        cr_assert(matrix_hadamard(dim, h), "dim %d: no matrix", dim);
-        matrix_multiply_nt(dim, h, h, product);
+        cr_assert(square_hadamard(dim, h), "dim %d: no matrix", dim);
+        square_multiply_nt(dim, h, h, product);
         for (int i = 0; i < dim * dim; ++i) {
             cr_assert(fabs(fabs(h[i]) * sqrt(dim) - 1) < 1e-12, "dim %d: entry %d is %g", dim, i,
                       h[i]);
@@ -205,7 +205,7 @@ Test(transform, hadamard_matrices_of_every_head)
                       dim, i, product[i]);
         }
     }
-    const int none = matrix_hadamard(18, h);
+    const int none = square_hadamard(18, h);
     cr_assert(none == 0, "there is no such matrix of order 18");
     free(h);
     free(product);
@@ -219,18 +219,18 @@ Test(transform, wush_balances_both_moments)
         const int n = dims[i];
         double* moment = random_moment(n, 1e4, 7);
         double* price = random_moment(n, 1e3, 8);
-        double* stored = matrix_new(n);
+        double* stored = square_new(n);
         transform_basis basis = make(TRANSFORM_WUSH, n, moment, price, -1);
-        matrix_sandwich(n, basis.forward, moment, stored);
-        const double ratio = matrix_trace(n, stored) / matrix_trace(n, basis.price);
+        square_sandwich(n, basis.forward, moment, stored);
+        const double ratio = square_trace(n, stored) / square_trace(n, basis.price);
         for (int j = 0; j < n * n; ++j) basis.price[j] *= ratio;
-        const double unit = matrix_trace(n, stored) / n;
+        const double unit = square_trace(n, stored) / n;
         cr_assert(difference(n * n, stored, basis.price) < 1e-8 * unit, "dim %d: moments differ "
                   "by %.3g", n, difference(n * n, stored, basis.price) / unit);
         for (int j = 0; j < n; ++j)
             cr_assert(fabs(stored[j * n + j] / unit - 1) < 1e-8, "dim %d: channel %d has %.9g of "
                       "the average", n, j, stored[j * n + j] / unit);
-        cr_assert(fabs(matrix_trace(n, stored) / matrix_trace(n, moment) - 1) < 1e-9,
+        cr_assert(fabs(square_trace(n, stored) / square_trace(n, moment) - 1) < 1e-9,
                   "dim %d: the trace changes", n);
         transform_basis_free(&basis);
         free(moment);
@@ -277,21 +277,21 @@ Test(transform, wush_loss_is_the_squared_trace_over_dim)
     double values[N];
     double* moment = random_moment(N, 1e3, 17);
     double* price = random_moment(N, 1e2, 18);
-    double *root = matrix_new(N), *a = matrix_new(N), *b = matrix_new(N), *vectors = matrix_new(N);
+    double *root = square_new(N), *a = square_new(N), *b = square_new(N), *vectors = square_new(N);
     transform_basis basis = make(TRANSFORM_WUSH, N, moment, price, -1);
-    const int info = matrix_cholesky(N, moment, root);
+    const int info = square_cholesky(N, moment, root);
     cr_assert(info == 0, "a moment of full rank has a root");
     // Lambda is the spectrum of root^T A root as well.
-    matrix_multiply_tn(N, root, price, a);
-    matrix_multiply(N, a, root, b);
-    const int eigen = matrix_eigen(N, b, values, vectors);
+    square_multiply_tn(N, root, price, a);
+    square_multiply(N, a, root, b);
+    const int eigen = square_eigen(N, b, values, vectors);
     cr_assert(eigen == 0, "eigenvalues");
     double trace = 0;
     for (int i = 0; i < N; ++i) trace += sqrt(values[i]);
     const double loss = trace * trace / N / 12;
     const double sampled = sampled_error(N, &basis, root, price, ROWS);
     cr_assert(fabs(sampled / loss - 1) < 0.05, "loss %.6g, sampled %.6g", loss, sampled);
-    const double unit = matrix_trace(N, moment) * matrix_trace(N, price) / N / 12;
+    const double unit = square_trace(N, moment) * square_trace(N, price) / N / 12;
     cr_assert(fabs(basis.error_token * unit / loss - 1) < 1e-9, "predicted %.9g of %.9g",
               basis.error_token * unit, loss);
     transform_basis_free(&basis);
@@ -312,8 +312,8 @@ Test(transform, flat_prices_every_channel_alike)
         const int n = dims[i];
         double* moment = random_moment(n, i % 2 ? 1e6 : 30, 27);
         double* price = random_moment(n, i % 3 ? 1e6 : 10, 28);
-        double* p = matrix_new(n);
-        double* product = matrix_new(n);
+        double* p = square_new(n);
+        double* product = square_new(n);
         transform_feedback feedback;
         transform_basis basis = make(TRANSFORM_FLAT, n, moment, price, 0);
         const int ok = transform_feedback_make(n, basis.price, 0, 0, &feedback, message, 256);
@@ -325,11 +325,11 @@ Test(transform, flat_prices_every_channel_alike)
                   "dim %d: feedback %.6g, nearest %.6g", n, basis.error_feedback,
                   basis.error_channel);
         // T M_damped^(2 p) T^T is a multiple of P^T P.
-        for (int j = 0; j < n * n; ++j) p[j] = moment[j] * (n / matrix_trace(n, moment));
+        for (int j = 0; j < n * n; ++j) p[j] = moment[j] * (n / square_trace(n, moment));
         for (int j = 0; j < n; ++j) p[j * n + j] += 0.01;
-        const int info = matrix_power(n, p, 0.8, 0, product);
+        const int info = square_power(n, p, 0.8, 0, product);
         cr_assert(info == 0, "dim %d: power", n);
-        matrix_sandwich(n, basis.forward, product, p);
+        square_sandwich(n, basis.forward, product, p);
         for (int j = 0; j < n * n; ++j)
             cr_assert(fabs(p[j] / p[0] - (j / n == j % n)) < 1e-8, "dim %d: P^T P[%d] = %g", n, j,
                       p[j] / p[0]);
@@ -352,7 +352,7 @@ Test(transform, factors_multiply_back)
         transform_feedback f;
         const int ok = transform_feedback_make(N, price, 0.02, sorted, &f, message, 256);
         cr_assert(ok, "%s", message);
-        const double damping = 0.02 * matrix_trace(N, price) / N;
+        const double damping = 0.02 * square_trace(N, price) / N;
         for (int i = 0; i < N; ++i) {
             for (int j = 0; j < N; ++j) {
                 const double want = price[f.order[i] * N + f.order[j]] + (i == j ? damping : 0);
@@ -421,8 +421,8 @@ Test(transform, scores_survive_in_float32)
         const int n = dims[i];
         double* moment = random_moment(n, 1e6, 47);
         double* price = random_moment(n, 1e6, 48);
-        double *k_root = matrix_new(n), *q_root = matrix_new(n);
-        const int info = matrix_cholesky(n, moment, k_root) + matrix_cholesky(n, price, q_root);
+        double *k_root = square_new(n), *q_root = square_new(n);
+        const int info = square_cholesky(n, moment, k_root) + square_cholesky(n, price, q_root);
         cr_assert(info == 0, "roots");
         for (int kind = 0; kind < TRANSFORM_NUM_KINDS; ++kind) {
             transform_basis basis = make((transform_kind)kind, n, moment, price, 0);
@@ -443,8 +443,8 @@ static void check_usable(const char* what, transform_kind kind, int n, const dou
                          const double* price, const char* note)
 {
     transform_basis basis = make(kind, n, moment, price, 0);
-    double* product = matrix_new(n);
-    matrix_multiply_nt(n, basis.forward, basis.inverse_transpose, product);
+    double* product = square_new(n);
+    square_multiply_nt(n, basis.forward, basis.inverse_transpose, product);
     for (int i = 0; i < n * n; ++i)
         cr_assert(fabs(product[i] - (i / n == i % n)) < 1e-9, "%s, %s: T T^-1[%d] = %g", what,
                   names[kind], i, product[i]);
@@ -463,10 +463,10 @@ Test(transform, poor_moments_are_damped)
     // Broken by a factorisation without damping: one row, equal rows, a dead channel, no rows.
     enum { N = 64 };
     double* good = random_moment(N, 100, 57);
-    double* rank_one = matrix_new(N);
-    double* dead = matrix_new(N);
-    double* zero = matrix_new(N);
-    double* huge = matrix_new(N);
+    double* rank_one = square_new(N);
+    double* dead = square_new(N);
+    double* zero = square_new(N);
+    double* huge = square_new(N);
     for (int i = 0; i < N * N; ++i) {
         rank_one[i] = (double)(i / N + 1) * (double)(i % N + 1);
         dead[i] = i / N == 5 || i % N == 5 ? 0 : good[i];
@@ -549,13 +549,13 @@ Test(transform, a_given_transform_is_checked)
     enum { N = 32 };
     char message[256] = "";
     double* t = random_rotation(N, 87);
-    double* product = matrix_new(N);
+    double* product = square_new(N);
     transform_basis basis;
     for (int i = 0; i < N; ++i) t[i] *= 1000;
     int ok = transform_adopt(N, t, &basis, message, sizeof message);
     cr_assert(ok, "%s", message);
     cr_assert(fabs(basis.condition - 1000) < 1e-6, "condition %g", basis.condition);
-    matrix_multiply_nt(N, basis.forward, basis.inverse_transpose, product);
+    square_multiply_nt(N, basis.forward, basis.inverse_transpose, product);
     for (int i = 0; i < N * N; ++i)
         cr_assert(fabs(product[i] - (i / N == i % N)) < 1e-9, "T T^-1[%d] = %g", i, product[i]);
     transform_basis_free(&basis);

@@ -6,8 +6,26 @@
 
 #include "calibrate_tables.h"
 
+#include "calibrate_transforms.h"
+
+#define BASIS(word) \
+    { "transform", word, word "_forward", calibrate_basis, NULL }, \
+    { "transform", word, word "_query", calibrate_basis, NULL }
+
+static const kvl_derivation derivations[] = {
+    BASIS("wush"),
+    BASIS("wush_a"),
+    BASIS("oscar"),
+    BASIS("whiten"),
+    BASIS("flat"),
+    { "round", NULL, "feedback_order", calibrate_feedback, NULL },
+    { "round", NULL, "feedback_factor", calibrate_feedback, NULL },
+    { "round", NULL, "feedback_price", calibrate_feedback, NULL },
+    { "meta", NULL, "log4_base", calibrate_base, NULL },
+};
+
 const kvl_derivation* calibrate_derivations(int* num)
 {
-    *num = 0;
-    return NULL;
+    *num = (int)(sizeof derivations / sizeof derivations[0]);
+    return derivations;
 }

@@ -103,7 +103,7 @@ static int robust_cholesky(const char* name, int dim, double* a, double* damping
                            char* note, char* message, size_t size)
 {
     for (int i = 0; i <= MOST_RETRIES; ++i) {
-        if (matrix_cholesky(dim, a, lower) == 0) {
+        if (square_cholesky(dim, a, lower) == 0) {
             if (i) add_note(note, "%s needed a damping of %.3g", name, *damping);
             return 1;
         }
@@ -124,19 +124,19 @@ static int make_wush(work* w)
     double* lower = w->m[0];
     if (!robust_cholesky("price", n, w->price, &w->out->price_damping, lower, w->out->note,
                          w->message, w->size)) return 0;
-    matrix_multiply_tn(n, lower, w->moment, w->m[1]);
-    matrix_multiply(n, w->m[1], lower, w->m[2]);
-    if (matrix_eigen(n, w->m[2], values, w->m[1]) != 0 || !(values[0] > 0))
+    square_multiply_tn(n, lower, w->moment, w->m[1]);
+    square_multiply(n, w->m[1], lower, w->m[2]);
+    if (square_eigen(n, w->m[2], values, w->m[1]) != 0 || !(values[0] > 0))
         return fail(w->message, w->size, "moment: its eigenvalues cannot be found");
     // Rows k of U^T L^T times Lambda_k^-p.
-    matrix_multiply(n, lower, w->m[1], w->m[2]);
+    square_multiply(n, lower, w->m[1], w->m[2]);
     for (int k = 0; k < n; ++k) {
         const double least = spectrum_floor * values[0];
         const double factor = pow(values[k] > least ? values[k] : least, -w->power);
         for (int i = 0; i < n; ++i) w->m[1][k * n + i] = w->m[2][i * n + k] * factor;
     }
-    matrix_hadamard(n, w->m[0]);
-    matrix_multiply(n, w->m[0], w->m[1], w->out->forward);
+    square_hadamard(n, w->m[0]);
+    square_multiply(n, w->m[0], w->m[1], w->out->forward);
     return 1;
 }
 
@@ -152,10 +152,10 @@ static int make_oscar(work* w)
 {
     const int n = w->desc->dim, bits = bits_of_dim(n);
     double values[MATRIX_DIM_MAX];
-    if (matrix_eigen(n, w->price, values, w->m[0]) != 0)
+    if (square_eigen(n, w->price, values, w->m[0]) != 0)
         return fail(w->message, w->size, "price: its eigenvectors cannot be found");
-    matrix_hadamard(n, w->m[1]);
-    matrix_multiply_nt(n, w->m[1], w->m[0], w->m[2]);
+    square_hadamard(n, w->m[1]);
+    square_multiply_nt(n, w->m[1], w->m[0], w->m[2]);
     for (int r = 0; r < n; ++r) {
         int from = 0;
         for (int bit = 0; bit < bits; ++bit) from |= (r >> bit & 1) << (bits - 1 - bit);
@@ -168,10 +168,10 @@ static int make_oscar(work* w)
 static int make_whiten(work* w)
 {
     const int n = w->desc->dim;
-    if (matrix_power(n, w->moment, -w->power, spectrum_floor, w->m[0]) != 0)
+    if (square_power(n, w->moment, -w->power, spectrum_floor, w->m[0]) != 0)
         return fail(w->message, w->size, "moment: its eigenvalues cannot be found");
-    matrix_hadamard(n, w->m[1]);
-    matrix_multiply(n, w->m[1], w->m[0], w->out->forward);
+    square_hadamard(n, w->m[1]);
+    square_multiply(n, w->m[1], w->m[0], w->out->forward);
     return 1;
 }
 
@@ -224,14 +224,14 @@ static int make_flat(work* w)
     const double damping = chosen(w->desc->flat_damping, 0.03);
     double values[MATRIX_DIM_MAX], log_sum = 0;
     double *whiten = w->m[0], *back = w->m[1], *a0 = w->m[2], *p = w->m[3];
-    if (matrix_power(n, w->moment, -w->power, spectrum_floor, whiten) != 0
-        || matrix_power(n, w->moment, w->power, spectrum_floor, back) != 0)
+    if (square_power(n, w->moment, -w->power, spectrum_floor, whiten) != 0
+        || square_power(n, w->moment, w->power, spectrum_floor, back) != 0)
         return fail(w->message, w->size, "moment: its eigenvalues cannot be found");
-    matrix_sandwich(n, back, w->price, a0);
-    add_diagonal(n, a0, damping * matrix_trace(n, a0) / n);
+    square_sandwich(n, back, w->price, a0);
+    add_diagonal(n, a0, damping * square_trace(n, a0) / n);
     // What feedback is priced with has the same damping: A = W A0 W.
-    matrix_sandwich(n, whiten, a0, w->price);
-    if (matrix_eigen(n, a0, values, p) != 0 || !(values[0] > 0))
+    square_sandwich(n, whiten, a0, w->price);
+    if (square_eigen(n, a0, values, p) != 0 || !(values[0] > 0))
         return fail(w->message, w->size, "price: its eigenvalues cannot be found");
     for (int k = 0; k < n; ++k) {
         const double least = spectrum_floor * values[0];
@@ -243,7 +243,7 @@ static int make_flat(work* w)
         add_note(w->out->note, "directions that nothing asks for: geometric mean / minimum of the "
                  "flattened price is %.3g", w->out->flat_ratio);
     equalise(n, values, p);
-    matrix_multiply_tn(n, p, whiten, w->out->forward);
+    square_multiply_tn(n, p, whiten, w->out->forward);
     return 1;
 }
 
@@ -263,12 +263,12 @@ static int predict(work* w)
     transform_basis* out = w->out;
     transform_feedback feedback;
     double* stored = w->m[0];
-    out->price = matrix_new(n);
+    out->price = square_new(n);
     if (!out->price) return fail(w->message, w->size, "no memory for a transform");
-    matrix_sandwich(n, out->inverse_transpose, w->price, out->price);
-    matrix_sandwich(n, out->forward, w->moment, stored);
-    const double unit = matrix_trace(n, w->moment) * matrix_trace(n, w->price);
-    out->error_token = matrix_trace(n, stored) * matrix_trace(n, out->price) / unit;
+    square_sandwich(n, out->inverse_transpose, w->price, out->price);
+    square_sandwich(n, out->forward, w->moment, stored);
+    const double unit = square_trace(n, w->moment) * square_trace(n, w->price);
+    out->error_token = square_trace(n, stored) * square_trace(n, out->price) / unit;
     out->error_channel = n * column_product(n, stored, out->price) / unit;
     if (!transform_feedback_make(n, out->price, 0, 0, &feedback, w->message, w->size)) return 0;
     double sum = 0;
@@ -286,15 +286,15 @@ static int invert(int n, transform_basis* out, double* room, char* message, size
         if (!isfinite(out->forward[i]))
             return fail(message, size, "transform[%d][%d] = %g: must be finite", i / n, i % n,
                         out->forward[i]);
-    if (matrix_singular_values(n, out->forward, values) != 0)
+    if (square_singular_values(n, out->forward, values) != 0)
         return fail(message, size, "transform: its singular values cannot be found");
     out->condition = values[0] / values[n - 1];
     if (!(out->condition <= worst_condition))
         return fail(message, size, "transform: its condition is %.3g: must be at most %g",
                     out->condition, worst_condition);
-    if (matrix_inverse(n, out->forward, room) != 0)
+    if (square_inverse(n, out->forward, room) != 0)
         return fail(message, size, "transform: is singular");
-    matrix_transpose(n, room, out->inverse_transpose);
+    square_transpose(n, room, out->inverse_transpose);
     return 1;
 }
 
@@ -318,8 +318,8 @@ static int make_with(work* w)
     w->power = desc->power > 0 ? desc->power : kinds[desc->kind].power;
     if (!makers[desc->kind](w)) return 0;
     if (desc->kind != TRANSFORM_OSCAR) {
-        matrix_sandwich(n, out->forward, w->moment, w->m[0]);
-        const double scale = sqrt(matrix_trace(n, w->moment) / matrix_trace(n, w->m[0]));
+        square_sandwich(n, out->forward, w->moment, w->m[0]);
+        const double scale = sqrt(square_trace(n, w->moment) / square_trace(n, w->m[0]));
         for (int i = 0; i < n * n; ++i) out->forward[i] *= scale;
     }
     if (!invert(n, out, w->m[0], w->message, w->size)) return 0;
@@ -333,8 +333,8 @@ static int begin(int dim, transform_basis* out, char* message, size_t size)
         return fail(message, size, "dim = %d: must be 16 to %d in steps of 16", dim,
                     MATRIX_DIM_MAX);
     out->dim = dim;
-    out->forward = matrix_new(dim);
-    out->inverse_transpose = matrix_new(dim);
+    out->forward = square_new(dim);
+    out->inverse_transpose = square_new(dim);
     if (!out->forward || !out->inverse_transpose)
         return fail(message, size, "no memory for a transform");
     return 1;
@@ -353,9 +353,9 @@ int transform_make(const transform_desc* desc, transform_basis* out, char* messa
         ok = fail(message, size, "%s needs a %s", kinds[desc->kind].name,
                   desc->moment ? "price" : "moment");
     if (ok) {
-        w.moment = matrix_new(desc->dim);
-        w.price = matrix_new(desc->dim);
-        for (int i = 0; i < 4; ++i) w.m[i] = matrix_new(desc->dim);
+        w.moment = square_new(desc->dim);
+        w.price = square_new(desc->dim);
+        for (int i = 0; i < 4; ++i) w.m[i] = square_new(desc->dim);
         ok = w.moment && w.price && w.m[0] && w.m[1] && w.m[2] && w.m[3];
         if (!ok) fail(message, size, "no memory for a transform");
     }
@@ -379,10 +379,10 @@ int transform_adopt(int dim, const double* forward, transform_basis* out, char* 
                     size_t size)
 {
     int ok = begin(dim, out, message, size);
-    double* room = ok ? matrix_new(dim) : NULL;
+    double* room = ok ? square_new(dim) : NULL;
     if (ok && !room) ok = fail(message, size, "no memory for a transform");
     if (ok) {
-        matrix_copy(dim, forward, out->forward);
+        square_copy(dim, forward, out->forward);
         ok = invert(dim, out, room, message, size);
     }
     free(room);
@@ -415,7 +415,7 @@ static int factorise(int dim, const double* price, transform_feedback* out, doub
                      char* message, size_t size)
 {
     if (!normalise("price", dim, price, m[0], out->note, message, size)) return 0;
-    const double unit = matrix_trace(dim, price) / dim;
+    const double unit = square_trace(dim, price) / dim;
     add_diagonal(dim, m[0], out->damping);
     for (int i = 0; i < dim; ++i)
         for (int j = 0; j < dim; ++j)
@@ -438,11 +438,11 @@ int transform_feedback_make(int dim, const double* price, double damping, int so
     memset(out, 0, sizeof *out);
     if (dim < 16 || dim > MATRIX_DIM_MAX)
         return fail(message, size, "dim = %d: must be 16 to %d", dim, MATRIX_DIM_MAX);
-    double* m[2] = { matrix_new(dim), matrix_new(dim) };
+    double* m[2] = { square_new(dim), square_new(dim) };
     out->dim = dim;
     out->damping = damping > 0 ? damping : 0;
     out->order = (int*)calloc((size_t)dim, sizeof *out->order);
-    out->factor = matrix_new(dim);
+    out->factor = square_new(dim);
     out->spread = (double*)calloc((size_t)dim, sizeof *out->spread);
     int ok = m[0] && m[1] && out->order && out->factor && out->spread;
     if (!ok) fail(message, size, "no memory for a factor");

@@ -15,7 +15,7 @@
 //               the geometric-mean decomposition.  Every channel is as large as the others and,
 //               after feedback rounding, as expensive
 //
-// H is matrix_hadamard.  T is scaled so that tr(T M T^T) = tr M; oscar is orthogonal as it is.
+// H is square_hadamard.  T is scaled so that tr(T M T^T) = tr M; oscar is orthogonal as it is.
 //
 // Damping.  Moments are brought to tr = dim, made symmetric, and get damping on the diagonal: that
 // of an average channel times `moment_damping` or `price_damping`.  flat adds `flat_damping` to A0

@@ -21,11 +21,11 @@ void dgesvd_(const char* job_u, const char* job_v, const int* m, const int* n, d
 
 static size_t bytes_of(int dim) { return (size_t)dim * (size_t)dim * sizeof(double); }
 
-double* matrix_new(int dim) { return (double*)calloc(1, bytes_of(dim)); }
+double* square_new(int dim) { return (double*)calloc(1, bytes_of(dim)); }
 
-void matrix_copy(int dim, const double* a, double* out) { memmove(out, a, bytes_of(dim)); }
+void square_copy(int dim, const double* a, double* out) { memmove(out, a, bytes_of(dim)); }
 
-void matrix_transpose(int dim, const double* a, double* out)
+void square_transpose(int dim, const double* a, double* out)
 {
     for (int i = 0; i < dim; ++i)
         for (int j = 0; j < dim; ++j) out[j * dim + i] = a[i * dim + j];
@@ -37,44 +37,44 @@ static void multiply(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int n, const double
     cblas_dgemm(CblasRowMajor, ta, tb, n, n, n, 1.0, a, n, b, n, 0.0, out, n);
 }
 
-void matrix_multiply(int dim, const double* a, const double* b, double* out)
+void square_multiply(int dim, const double* a, const double* b, double* out)
 {
     multiply(CblasNoTrans, CblasNoTrans, dim, a, b, out);
 }
 
-void matrix_multiply_nt(int dim, const double* a, const double* b, double* out)
+void square_multiply_nt(int dim, const double* a, const double* b, double* out)
 {
     multiply(CblasNoTrans, CblasTrans, dim, a, b, out);
 }
 
-void matrix_multiply_tn(int dim, const double* a, const double* b, double* out)
+void square_multiply_tn(int dim, const double* a, const double* b, double* out)
 {
     multiply(CblasTrans, CblasNoTrans, dim, a, b, out);
 }
 
-void matrix_sandwich(int dim, const double* t, const double* a, double* out)
+void square_sandwich(int dim, const double* t, const double* a, double* out)
 {
-    double* half = matrix_new(dim);
+    double* half = square_new(dim);
     if (!half) {
         for (int i = 0; i < dim * dim; ++i) out[i] = NAN;      // found by every caller's checks
         return;
     }
-    matrix_multiply(dim, t, a, half);
-    matrix_multiply_nt(dim, half, t, out);
+    square_multiply(dim, t, a, half);
+    square_multiply_nt(dim, half, t, out);
     free(half);
 }
 
-double matrix_trace(int dim, const double* a)
+double square_trace(int dim, const double* a)
 {
     double sum = 0;
     for (int i = 0; i < dim; ++i) sum += a[i * dim + i];
     return sum;
 }
 
-int matrix_cholesky(int dim, const double* a, double* lower)
+int square_cholesky(int dim, const double* a, double* lower)
 {
     int info = 0;
-    matrix_copy(dim, a, lower);
+    square_copy(dim, a, lower);
     // The upper triangle by columns is the lower one by rows.
     dpotrf_("U", &dim, lower, &dim, &info, 1);
     for (int i = 0; i < dim; ++i)
@@ -94,15 +94,15 @@ static void order_vectors(int dim, const double* rows, double* vectors)
     }
 }
 
-int matrix_eigen(int dim, const double* a, double* values, double* vectors)
+int square_eigen(int dim, const double* a, double* values, double* vectors)
 {
     const int lwork = 1 + 6 * dim + 2 * dim * dim, liwork = 3 + 5 * dim;
-    double* rows = matrix_new(dim);
+    double* rows = square_new(dim);
     double* work = (double*)calloc((size_t)lwork, sizeof *work);
     int* iwork = (int*)calloc((size_t)liwork, sizeof *iwork);
     int info = -1;
     if (rows && work && iwork) {
-        matrix_copy(dim, a, rows);
+        square_copy(dim, a, rows);
         dsyevd_("V", "U", &dim, rows, &dim, values, work, &lwork, iwork, &liwork, &info, 1, 1);
     }
     if (info == 0) {
@@ -119,7 +119,7 @@ int matrix_eigen(int dim, const double* a, double* values, double* vectors)
     return info;
 }
 
-int matrix_inverse(int dim, const double* a, double* out)
+int square_inverse(int dim, const double* a, double* out)
 {
     const int lwork = 64 * dim;
     double* work = (double*)calloc((size_t)lwork, sizeof *work);
@@ -128,22 +128,22 @@ int matrix_inverse(int dim, const double* a, double* out)
         free(work);
         return -1;
     }
-    matrix_copy(dim, a, out);            // of the transpose, which is what the columns say, as well
+    square_copy(dim, a, out);            // of the transpose, which is what the columns say, as well
     dgetrf_(&dim, &dim, out, &dim, pivots, &info);
     if (info == 0) dgetri_(&dim, out, &dim, pivots, work, &lwork, &info);
     free(work);
     return info;
 }
 
-int matrix_singular_values(int dim, const double* a, double* values)
+int square_singular_values(int dim, const double* a, double* values)
 {
     const int lwork = 64 * dim, one = 1;
-    double* copy = matrix_new(dim);
+    double* copy = square_new(dim);
     double* work = (double*)calloc((size_t)lwork, sizeof *work);
     double none[1] = { 0 };
     int info = -1;
     if (copy && work) {
-        matrix_copy(dim, a, copy);
+        square_copy(dim, a, copy);
         dgesvd_("N", "N", &dim, &dim, copy, &dim, values, none, &one, none, &one, work, &lwork,
                 &info, 1, 1);
     }
@@ -152,12 +152,12 @@ int matrix_singular_values(int dim, const double* a, double* values)
     return info;
 }
 
-int matrix_power(int dim, const double* a, double exponent, double floor, double* out)
+int square_power(int dim, const double* a, double exponent, double floor, double* out)
 {
     double values[MATRIX_DIM_MAX];
-    double* vectors = matrix_new(dim);
-    double* scaled = matrix_new(dim);
-    int info = vectors && scaled && dim <= MATRIX_DIM_MAX ? matrix_eigen(dim, a, values, vectors)
+    double* vectors = square_new(dim);
+    double* scaled = square_new(dim);
+    int info = vectors && scaled && dim <= MATRIX_DIM_MAX ? square_eigen(dim, a, values, vectors)
                                                           : -1;
     if (info == 0 && !(values[0] > 0)) info = 1;
     if (info == 0) {
@@ -166,7 +166,7 @@ int matrix_power(int dim, const double* a, double exponent, double floor, double
             const double factor = pow(x, exponent);
             for (int i = 0; i < dim; ++i) scaled[i * dim + k] = vectors[i * dim + k] * factor;
         }
-        matrix_multiply_nt(dim, scaled, vectors, out);
+        square_multiply_nt(dim, scaled, vectors, out);
     }
     free(vectors);
     free(scaled);
@@ -234,12 +234,12 @@ static int paley_order(int dim, int odd, int* second)
     return 0;
 }
 
-int matrix_hadamard(int dim, double* out)
+int square_hadamard(int dim, double* out)
 {
     int odd = dim, second = 0;
     while (odd && odd % 2 == 0) odd /= 2;
     const int order = odd == 1 ? 1 : odd ? paley_order(dim, odd, &second) : 0;
-    double* small = order ? matrix_new(order) : NULL;
+    double* small = order ? square_new(order) : NULL;
     if (!small) return 0;
     small[0] = 1;
     if (order > 1) {

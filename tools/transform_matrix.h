@@ -9,28 +9,28 @@
 
 enum { MATRIX_DIM_MAX = 256 };
 
-double* matrix_new(int dim);                   // zeros; NULL: no memory.  free() ends it
-void    matrix_copy(int dim, const double* a, double* out);
-void    matrix_transpose(int dim, const double* a, double* out);
-void    matrix_multiply(int dim, const double* a, const double* b, double* out);         // a b
-void    matrix_multiply_nt(int dim, const double* a, const double* b, double* out);      // a b^T
-void    matrix_multiply_tn(int dim, const double* a, const double* b, double* out);      // a^T b
-void    matrix_sandwich(int dim, const double* t, const double* a, double* out);         // t a t^T
-double  matrix_trace(int dim, const double* a);
+double* square_new(int dim);                   // zeros; NULL: no memory.  free() ends it
+void    square_copy(int dim, const double* a, double* out);
+void    square_transpose(int dim, const double* a, double* out);
+void    square_multiply(int dim, const double* a, const double* b, double* out);         // a b
+void    square_multiply_nt(int dim, const double* a, const double* b, double* out);      // a b^T
+void    square_multiply_tn(int dim, const double* a, const double* b, double* out);      // a^T b
+void    square_sandwich(int dim, const double* t, const double* a, double* out);         // t a t^T
+double  square_trace(int dim, const double* a);
 
 // These return 0, or a nonzero number where LAPACK cannot.
-int matrix_cholesky(int dim, const double* a, double* lower);          // a = lower lower^T
-int matrix_eigen(int dim, const double* a, double* values, double* vectors);   // columns
-int matrix_inverse(int dim, const double* a, double* out);
-int matrix_singular_values(int dim, const double* a, double* values);  // descending
+int square_cholesky(int dim, const double* a, double* lower);          // a = lower lower^T
+int square_eigen(int dim, const double* a, double* values, double* vectors);   // columns
+int square_inverse(int dim, const double* a, double* out);
+int square_singular_values(int dim, const double* a, double* values);  // descending
 
 // Symmetric power: eigenvalues below `floor` times the largest count as that.
-int matrix_power(int dim, const double* a, double exponent, double floor, double* out);
+int square_power(int dim, const double* a, double exponent, double floor, double* out);
 
 // An orthogonal matrix whose entries are all +-1 / sqrt(dim): Sylvester's where dim is a power of
 // two, else the product of Sylvester's and one of Paley's, whose order is the odd part of dim times
 // 4 or a small power of two more.  Returns 0 where neither exists: it does for all multiples of 16
 // up to 256.
-int matrix_hadamard(int dim, double* out);
+int square_hadamard(int dim, double* out);
 
 #endif

@@ -1,0 +1,307 @@
+// calibrate_transforms.c -- which moments a basis, a feedback factor and a base are made of.
+//
+//     word     keys: moment, price              values: moment, price
+//     wush     key, query                       value, output
+//     wush_a   key, query_output                value, output
+//     oscar    key, query                       value, attended (the moment of what is attended)
+//     whiten   key_group                        value
+//     flat     key_group, query_output          value, output
+//
+// The price of feedback is query_output of keys, damped by 0.05 of an average channel, and output
+// of values, damped by 0.02; of `flat` it is the one that the basis was made for.  Where a model's
+// output matrix was not known, query_seen takes the place of query_output, and values have no
+// price but the identity.
+
+#include "calibrate_transforms.h"
+
+#include "transform_basis.h"
+#include "transform_matrix.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct source {
+    const char*    word;
+    transform_kind kind;
+    const char*    moment[2];          // of keys, of values
+    const char*    price[2];
+} source;
+
+static const source sources[] = {
+    { "wush", TRANSFORM_WUSH, { "key_outer", "value_outer" }, { "query_outer", "output_outer" } },
+    { "wush_a", TRANSFORM_WUSH, { "key_outer", "value_outer" },
+      { "query_output_outer", "output_outer" } },
+    { "oscar", TRANSFORM_OSCAR, { "key_outer", "value_outer" },
+      { "query_outer", "attended_outer" } },
+    { "whiten", TRANSFORM_WHITEN, { "key_group_outer", "value_outer" },
+      { "query_output_outer", "output_outer" } },
+    { "flat", TRANSFORM_FLAT, { "key_group_outer", "value_outer" },
+      { "query_output_outer", "output_outer" } },
+};
+enum { NUM_SOURCES = (int)(sizeof sources / sizeof sources[0]) };
+
+__attribute__((format(printf, 2, 3)))
+static kvl_status fail(const kvl_derive_args* a, const char* format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(a->message, a->message_bytes, format, args);
+    va_end(args);
+    return KVL_BAD_ARGUMENT;
+}
+
+static const double* moment_of(const kvl_derive_args* a, int head, const char* name)
+{
+    int64_t num = 0;
+    const double* m = kvl_statistics_get(a->stats, a->layer, head, name, &num);
+    return m && num == (int64_t)a->head_dim * a->head_dim ? m : NULL;
+}
+
+// Of a price that the statistics lack, what takes its place; NULL: nothing does.
+static const double* price_of(const kvl_derive_args* a, int head, const char* name)
+{
+    const double* price = moment_of(a, head, name);
+    if (!price && strcmp(name, "query_output_outer") == 0)
+        price = moment_of(a, head, "query_seen_outer");
+    return price;
+}
+
+static const source* find_source(const char* word, size_t length)
+{
+    for (int i = 0; i < NUM_SOURCES; ++i)
+        if (strlen(sources[i].word) == length && strncmp(sources[i].word, word, length) == 0)
+            return &sources[i];
+    return NULL;
+}
+
+static kvl_status make_basis(const kvl_derive_args* a, const source* s, int head,
+                             transform_basis* basis)
+{
+    char message[256] = "";
+    transform_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.kind = s->kind;
+    desc.dim = a->head_dim;
+    desc.moment = moment_of(a, head, s->moment[a->is_value]);
+    desc.price = price_of(a, head, s->price[a->is_value]);
+    if (!desc.moment)
+        return fail(a, "the statistics have no %s", s->moment[a->is_value]);
+    if (!desc.price && s->kind != TRANSFORM_WHITEN)
+        return fail(a, "the statistics have no %s: the model's output matrix was not given",
+                    s->price[a->is_value]);
+    if (!transform_make(&desc, basis, message, sizeof message))
+        return fail(a, "head %d: %s", head, message);
+    return KVL_OK;
+}
+
+kvl_status calibrate_basis(const kvl_derive_args* a, float* out)
+{
+    const source* s = find_source(a->word, strlen(a->word));
+    const int n = a->head_dim;
+    const size_t length = strlen(a->table);
+    const int is_query = length > 6 && strcmp(a->table + length - 6, "_query") == 0;
+    if (!s) return fail(a, "nothing here makes it");
+    for (int head = 0; head < a->num_kv_heads; ++head) {
+        transform_basis basis;
+        float* to = out + (int64_t)head * n * n;
+        const kvl_status status = make_basis(a, s, head, &basis);
+        if (status != KVL_OK) return status;
+        // F = T^T and Q = T^-1: both are transposes of what is held.
+        const double* from = is_query ? basis.inverse_transpose : basis.forward;
+        for (int i = 0; i < n; ++i)
+            for (int j = 0; j < n; ++j) to[i * n + j] = (float)from[j * n + i];
+        transform_basis_free(&basis);
+    }
+    return KVL_OK;
+}
+
+// THE STORED BASIS, as the side's text names it
+
+// Word i of a text that commas separate: its length, 0 at the end.
+static size_t word_at(const char** text)
+{
+    while (**text == ',') ++*text;
+    return strcspn(*text, ",");
+}
+
+static int number_of(const char* side, char letter)
+{
+    for (size_t n; (n = word_at(&side)) > 0; side += n)
+        if (side[0] == letter && side[1] >= '0' && side[1] <= '9') return atoi(side + 1);
+    return 0;
+}
+
+static int has_word(const char* side, const char* word)
+{
+    for (size_t n; (n = word_at(&side)) > 0; side += n)
+        if (n == strlen(word) && strncmp(side, word, n) == 0) return 1;
+    return 0;
+}
+
+// Q = T^-1 of a head in the side's basis: the identity, a Hadamard of pieces, or a table's.
+static kvl_status read_query(const kvl_derive_args* a, int head, double* q)
+{
+    const int n = a->head_dim;
+    const char* side = a->side;
+    for (int i = 0; i < n; ++i) q[i * n + i] = 1;
+    for (size_t length; (length = word_at(&side)) > 0; side += length) {
+        char name[96];
+        int64_t num = 0;
+        if (length > 8 && strncmp(side, "hadamard", 8) == 0) {
+            const int piece = atoi(side + 8);
+            for (int i = 0; i < n * n; ++i) {
+                const int row = i / n, column = i % n;
+                const unsigned both = (unsigned)(row % piece) & (unsigned)(column % piece);
+                q[i] = row / piece != column / piece ? 0
+                     : (__builtin_parity(both) ? -1 : 1) / sqrt((double)piece);
+            }
+            return KVL_OK;
+        }
+        snprintf(name, sizeof name, "%.*s_query", (int)(length < 64 ? length : 64), side);
+        const float* table = kvl_calibration_table(a->calibration, a->layer, a->is_value, name,
+                                                   &num);
+        if (!table) continue;
+        if (num != (int64_t)a->num_kv_heads * n * n)
+            return fail(a, "%s has %lld numbers", name, (long long)num);
+        for (int i = 0; i < n * n; ++i) q[i] = (double)table[(int64_t)head * n * n + i];
+        return KVL_OK;
+    }
+    return KVL_OK;
+}
+
+// out = Q^T A Q of the damped price; of `flat` as it was made.
+static kvl_status stored_price(const kvl_derive_args* a, int head, const double* q, double* out)
+{
+    const int n = a->head_dim;
+    const double damping = a->is_value ? 0.02 : 0.05;
+    const double* price = price_of(a, head, a->is_value ? "output_outer" : "query_output_outer");
+    if (has_word(a->side, "flat") && price) {
+        transform_basis basis;
+        const kvl_status status = make_basis(a, find_source("flat", 4), head, &basis);
+        if (status != KVL_OK) return status;
+        square_copy(n, basis.price, out);
+        transform_basis_free(&basis);
+        return KVL_OK;
+    }
+    double* damped = square_new(n);
+    double* turned = square_new(n);
+    if (damped && turned) {
+        const double trace = price ? square_trace(n, price) : 0;
+        for (int i = 0; i < n * n; ++i) damped[i] = trace > 0 ? price[i] * (n / trace) : 0;
+        for (int i = 0; i < n; ++i) damped[i * n + i] += trace > 0 ? damping : 1;
+        square_multiply_tn(n, q, damped, turned);
+        square_multiply(n, turned, q, out);
+    }
+    const int ok = damped && turned;
+    free(damped);
+    free(turned);
+    return ok ? KVL_OK : KVL_NO_MEMORY;
+}
+
+// What channels are divided by: the best step of their rms in the stored basis; of groups along
+// channels the group's.
+static kvl_status stored_base(const kvl_derive_args* a, int head, const double* q, double* base)
+{
+    static const double steps[5] = { 0, 1.6, 0.996, 0.586, 0.335 };
+    const int n = a->head_dim, bits = number_of(a->side, 'b'), group = number_of(a->side, 'g');
+    const int along = has_word(a->side, "per_channel");
+    const double* moment = moment_of(a, head, a->is_value ? "value_outer" : "key_group_outer");
+    int64_t num = 0;
+    const double* rows = kvl_statistics_get(a->stats, a->layer, head,
+                                            a->is_value ? "rows" : "grouped_rows", &num);
+    if (!moment || !rows || num != 1 || !(rows[0] > 0))
+        return fail(a, "the statistics have no %s", a->is_value ? "values" : "groups of keys");
+    double* forward = square_new(n);
+    double* stored = square_new(n);
+    int ok = forward && stored && square_inverse(n, q, forward) == 0;
+    if (ok) square_sandwich(n, forward, moment, stored);
+    for (int i = 0; ok && i < n; ++i) {
+        const int first = along ? i : i / group * group, end = along ? i + 1 : first + group;
+        double sum = 0;
+        for (int j = first; j < end; ++j) sum += stored[j * n + j];
+        base[i] = steps[bits < 4 ? bits : 4] * sqrt(sum / (end - first) / rows[0]);
+        if (bits > 4) base[i] *= ldexp(1, 4 - bits);
+        if (!(base[i] > 1e-6)) base[i] = 1e-6;         // a dead channel has some step
+        base[i] = (double)(float)base[i];
+    }
+    free(forward);
+    free(stored);
+    return ok ? KVL_OK : fail(a, "head %d: the basis cannot be inverted", head);
+}
+
+// FEEDBACK
+
+// One table of one head, from the factor and the price in the stored basis.
+static void write_feedback(const kvl_derive_args* a, const transform_feedback* f,
+                           const double* price, float* to)
+{
+    const int n = a->head_dim;
+    for (int j = 0; j < n; ++j) {
+        if (a->rank == 1) {
+            to[j] = (float)f->order[j];
+            continue;
+        }
+        for (int i = 0; i < n; ++i) {
+            const int from = f->order[j], other = f->order[i];
+            double x = i < j ? f->factor[i * n + j] : 0;
+            if (strcmp(a->table, "feedback_price") == 0)
+                x = i == j ? 0 : price[from * n + other] / price[from * n + from];
+            to[j * n + i] = (float)x;
+        }
+    }
+}
+
+static kvl_status feedback_head(const kvl_derive_args* a, int head, double* q, double* price,
+                                float* to)
+{
+    const int n = a->head_dim;
+    double base[MATRIX_DIM_MAX];
+    char message[256] = "";
+    transform_feedback f;
+    kvl_status status = read_query(a, head, q);
+    if (status == KVL_OK) status = stored_price(a, head, q, price);
+    if (status == KVL_OK && has_word(a->side, "log4")) {
+        status = stored_base(a, head, q, base);
+        for (int i = 0; status == KVL_OK && i < n * n; ++i) price[i] *= base[i / n] * base[i % n];
+    }
+    if (status != KVL_OK) return status;
+    if (!transform_feedback_make(n, price, 0, !has_word(a->side, "flat"), &f, message,
+                                 sizeof message))
+        return fail(a, "head %d: %s", head, message);
+    write_feedback(a, &f, price, to);
+    transform_feedback_free(&f);
+    return KVL_OK;
+}
+
+kvl_status calibrate_feedback(const kvl_derive_args* a, float* out)
+{
+    const int n = a->head_dim;
+    const int64_t count = a->rank == 1 ? n : (int64_t)n * n;
+    kvl_status status = KVL_OK;
+    for (int head = 0; head < a->num_kv_heads && status == KVL_OK; ++head) {
+        double* q = square_new(n);
+        double* price = square_new(n);
+        status = q && price ? feedback_head(a, head, q, price, out + head * count) : KVL_NO_MEMORY;
+        free(q);
+        free(price);
+    }
+    return status;
+}
+
+kvl_status calibrate_base(const kvl_derive_args* a, float* out)
+{
+    const int n = a->head_dim;
+    kvl_status status = KVL_OK;
+    for (int head = 0; head < a->num_kv_heads && status == KVL_OK; ++head) {
+        double base[MATRIX_DIM_MAX];
+        double* q = square_new(n);
+        status = q ? read_query(a, head, q) : KVL_NO_MEMORY;
+        if (status == KVL_OK) status = stored_base(a, head, q, base);
+        for (int i = 0; i < n && status == KVL_OK; ++i) out[head * n + i] = (float)base[i];
+        free(q);
+    }
+    return status;
+}
