@@ -200,11 +200,11 @@ static int read_specs(calibrator* c, const char* text, cache_specs* out)
 static int derive(calibrator* c, kvl_calibration* cal, const kvl_statistics* stats,
                   const char* text)
 {
-    cache_specs specs;
+    cache_specs specs = { .num_layers = 0 };
     const int num_layers = model_get_geometry(c->m)->num_layers;
-    if (read_specs(c, text, &specs) != 0) { return 1; }
-    kvl_layer_desc* layers = calloc((size_t)num_layers, sizeof *layers);
-    int status = layers == NULL ? fail(c, "out of memory") : 0;
+    int status = read_specs(c, text, &specs);
+    kvl_layer_desc* layers = status == 0 ? calloc((size_t)num_layers, sizeof *layers) : NULL;
+    if (status == 0 && layers == NULL) { status = fail(c, "out of memory"); }
     if (status == 0) {
         model_describe_layers(c->m, specs.specs, layers);
         const kvl_cache_desc cache = { .num_layers = num_layers, .layers = layers };

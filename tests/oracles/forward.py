@@ -48,7 +48,8 @@ def gate(x, gelu):
     return x / (1 + np.exp(-x))
 
 
-def forward(arch):
+def forward(arch, see=None):
+    """The last logits. see(layer, q, k, v, output matrix, window): what attention takes."""
     m = MODELS[arch]
     w = {name: tensor(name, shape).astype(np.float64) for name, shape in tensors(arch)}
     x = w["token_embd.weight"][tokens()] * (np.sqrt(HIDDEN) if m["gemma"] else 1.0)
@@ -65,6 +66,8 @@ def forward(arch):
         if m["qk_norm"]:
             q, k = rms_norm(q, of("attn_q_norm.weight")), rms_norm(k, of("attn_k_norm.weight"))
         q, k = (rope(y, base, scale, m["halves"], factors) for y in (q, k))
+        if see:
+            see(i, q, k, v, of("attn_output.weight"), m["window"] if windowed else 0)
         added = attention(q, k, v, m["window"] if windowed else 0) @ of("attn_output.weight").T
         x = x + (rms_norm(added, of("post_attention_norm.weight")) if m["gemma"] else added)
         h = rms_norm(x, of("ffn_norm.weight"))

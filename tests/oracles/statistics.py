@@ -1,11 +1,12 @@
 # statistics.py -- what kvl_statistics must have after the rows of tests/test_calibration.c.
 #
 #     python3 tests/oracles/statistics.py tests/fixtures/statistics.txt
+#     python3 tests/oracles/statistics.py --models tests/fixtures/statistics_models.txt
 #     python3 tests/oracles/statistics.py --check FILE.safetensors
 #
-# The first form writes expected values, in float64 by the definitions of runtime/kvl_statistics.h,
-# on rows of an LCG that both programs know.  The second reads a calibration file with the
-# safetensors package where it is installed (else by the format's own rules), and checks what must
+# The first forms write expected values, in float64 by the definitions of runtime/kvl_statistics.h,
+# on rows of an LCG that both programs know, and on those of the tiny models of tests/tiny_model.h.
+# The last reads a calibration file with the safetensors package where it is installed (else by the format's own rules), and checks what must
 # hold in any.  Independent of the C: dense loops over heads and positions.
 
 import json
@@ -28,35 +29,35 @@ def rows(seed, shape):
     return out.reshape(shape)
 
 
-def unrotate(k, position, halves):
-    out = k.copy()
-    for i in range(DIMS // 2):
-        angle = position * BASE ** (-2 * i / DIMS)
-        a, b = (i, i + DIMS // 2) if halves else (2 * i, 2 * i + 1)
-        out[a] = np.cos(angle) * k[a] + np.sin(angle) * k[b]
-        out[b] = np.cos(angle) * k[b] - np.sin(angle) * k[a]
-    return out
-
-
 def outer(x, w=None):
     x = x.reshape(-1, x.shape[-1])
     return x.T @ (x if w is None else x * np.asarray(w).reshape(-1, 1))
 
 
-def statistics(window, cap, halves):
-    k, v = rows(1, (ROWS, KV_HEADS, DK)), rows(2, (ROWS, KV_HEADS, DV))
-    q, w_o = rows(3, (ROWS, Q_HEADS, DK)) * 0.25, rows(4, (OUT, Q_HEADS, DV)) * 0.25
-    v = v + 2.0
-    group, result = Q_HEADS // KV_HEADS, []
-    for h in range(KV_HEADS):
-        lse = np.zeros((group, ROWS))
-        seen, price = np.zeros((group, ROWS)), np.zeros((group, ROWS))
-        attended = np.zeros((group, ROWS, DV))
+def unrotated(k, dims, base, halves):
+    """Sum of keys [rows, d], each turned back to position 0."""
+    out = k.copy()
+    angle = np.arange(len(k))[:, None] * base ** (-2 * np.arange(dims // 2) / dims)
+    first = np.arange(dims // 2) if halves else np.arange(0, dims, 2)
+    second = first + (dims // 2 if halves else 1)
+    out[:, first] = np.cos(angle) * k[:, first] + np.sin(angle) * k[:, second]
+    out[:, second] = np.cos(angle) * k[:, second] - np.sin(angle) * k[:, first]
+    return out.sum(0)
+
+
+def statistics(q, k, v, w_o, window=0, cap=0.0):
+    """Of rows [rows, heads, dim] of one sequence, and w_o [out, q heads, dv]: one dict a KV head."""
+    rows, q_heads, dk = q.shape
+    group, result = q_heads // k.shape[1], []
+    for h in range(k.shape[1]):
+        lse = np.zeros((group, rows))
+        seen, price = np.zeros((group, rows)), np.zeros((group, rows))
+        attended = np.zeros((group, rows, v.shape[2]))
         for g in range(group):
             w = w_o[:, h * group + g, :]
-            for i in range(ROWS):
+            for i in range(rows):
                 first = max(0, i + 1 - window) if window else 0
-                s = k[first:i + 1, h] @ q[i, h * group + g] / np.sqrt(DK)
+                s = k[first:i + 1, h] @ q[i, h * group + g] / np.sqrt(dk)
                 s = cap * np.tanh(s / cap) if cap else s
                 lse[g, i] = s.max() + np.log(np.exp(s - s.max()).sum())
                 p = np.exp(s - lse[g, i])
@@ -67,11 +68,10 @@ def statistics(window, cap, halves):
                     seen[g, i] += pt * (1 - pt)
                     price[g, i] += pt**2 * ((w @ (v[t, h] - o)) ** 2).sum()
         qs = q[:, h * group:(h + 1) * group].transpose(1, 0, 2)
-        grouped = k[:ROWS // GROUP * GROUP, h].reshape(-1, GROUP, DK)
+        grouped = k[:rows // GROUP * GROUP, h].reshape(-1, GROUP, dk)
         residuals = grouped - grouped.mean(axis=1, keepdims=True)
         result.append({
             "key_sum": k[:, h].sum(0), "value_sum": v[:, h].sum(0), "query_sum": qs.sum((0, 1)),
-            "key_unrotated_sum": sum(unrotate(k[t, h], t, halves) for t in range(ROWS)),
             "key_outer": outer(k[:, h]), "key_group_outer": outer(residuals),
             "query_outer": outer(qs), "query_seen_outer": outer(qs, seen),
             "query_output_outer": outer(qs, price), "value_outer": outer(v[:, h]),
@@ -92,13 +92,34 @@ def digest(x):
             np.abs(x).sum()]
 
 
+def line(*words, value):
+    return " ".join(map(str, words)) + " " + " ".join(f"{x:.17g}" for x in digest(value)) + "\n"
+
+
 def write(path):
+    k, v = rows(1, (ROWS, KV_HEADS, DK)), rows(2, (ROWS, KV_HEADS, DV)) + 2.0
+    q, w_o = rows(3, (ROWS, Q_HEADS, DK)) * 0.25, rows(4, (OUT, Q_HEADS, DV)) * 0.25
     with open(path, "w") as out:
         for case, (window, cap, halves) in enumerate([(0, 0.0, 0), (70, 0.0, 1), (0, 2.0, 0)]):
-            for h, head in enumerate(statistics(window, cap, halves)):
+            for h, head in enumerate(statistics(q, k, v, w_o, window, cap)):
+                head["key_unrotated_sum"] = unrotated(k[:, h], DIMS, BASE, halves)
                 for name, value in head.items():
-                    numbers = " ".join(f"{x:.17g}" for x in digest(value))
-                    print(case, h, name, numbers, file=out)
+                    out.write(line(case, h, name, value=value))
+
+
+def write_models(path):
+    """Of the tiny models of tiny_models.py, as forward.py runs them: every layer and head."""
+    from forward import forward
+    from tiny_models import MODELS
+    with open(path, "w") as out:
+        for arch in MODELS:
+            def see(layer, q, k, v, w_o, window):
+                w_o = w_o.reshape(len(w_o), q.shape[1], -1)
+                for h, head in enumerate(statistics(q, k, v, w_o, window)):
+                    for name, value in head.items():
+                        if name != "lse":
+                            out.write(line(arch, layer, h, name, value=value))
+            forward(arch, see)
 
 
 def read(path):
@@ -147,4 +168,5 @@ def check(path):
 
 
 if __name__ == "__main__":
-    check(sys.argv[2]) if sys.argv[1] == "--check" else write(sys.argv[1])
+    forms = {"--check": check, "--models": write_models}
+    forms[sys.argv[1]](sys.argv[2]) if sys.argv[1] in forms else write(sys.argv[1])

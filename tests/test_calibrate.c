@@ -1,0 +1,330 @@
+// test_calibrate.c -- kvloom-calibrate: what it gathers, resuming, merging, and what it refuses.
+//
+// Statistics of the tiny models are compared with tests/oracles/statistics.py, on the rows of its
+// own forward pass in float64.
+
+#include "calibrate_run.h"
+#include "model_statistics.h"
+#include "tiny_model.h"
+
+static const char* const scratch = KVLOOM_TEST_SCRATCH;
+
+// STATISTICS OF A MODEL
+
+static void digest(const double* x, int64_t num, double out[4])
+{
+    memset(out, 0, 4 * sizeof *out);
+    for (int64_t i = 0; i < num; i++) {
+        out[0] += x[i];
+        out[1] += x[i] * cos(0.37 * (double)i);
+        out[2] += x[i] * (double)(i * 7919 % 97 - 48) / 48.0;
+        out[3] += fabs(x[i]);
+    }
+}
+
+// Rows of a session's batches into a gatherer.
+static model_gather* gather_tokens(const model* m, kvl_context* ctx, int batch_len)
+{
+    char message[512];
+    int32_t ids[NUM_TOKENS];
+    model_gather* g = NULL;
+    const model_gather_desc gd = { .ctx = ctx, .context_len = NUM_TOKENS };
+    cr_assert_eq(model_gather_create(m, &gd, &g, message, sizeof message), 0, "%s", message);
+    const model_session_desc sd = { .ctx = ctx, .batch_len = batch_len, .user = g,
+                                    .on_rows = model_gather_see };
+    model_session* s = open_session(m, sd);
+    fill_tokens(ids);
+    cr_assert_eq(model_prefill(s, ids, NUM_TOKENS, NULL), MODEL_OK);
+    cr_assert_eq(model_gather_end(g), MODEL_OK, "%s", model_gather_message(g));
+    model_session_free(s);
+    return g;
+}
+
+static void check_model(int number, int batch_len)
+{
+    FILE* file = fopen(KVLOOM_TEST_ROOT "/tests/fixtures/statistics_models.txt", "r");
+    model* m = open_model(&models[number], NULL);
+    kvl_context* ctx = open_context();
+    model_gather* g = gather_tokens(m, ctx, batch_len);
+    char arch[16], name[64];
+    double want[4], has[4];
+    int layer = 0, h = 0, count = 0;
+    cr_assert_not_null(file);
+    while (fscanf(file, "%15s %d %d %63s %lf %lf %lf %lf", arch, &layer, &h, name, &want[0],
+                  &want[1], &want[2], &want[3]) == 8) {
+        int64_t num = 0;
+        if (strcmp(arch, models[number].arch) != 0) { continue; }
+        const double* x = kvl_statistics_get(model_gather_statistics(g), layer, h, name, &num);
+        cr_assert_not_null(x, "%s", name);
+        digest(x, num, has);
+        // The forward pass is in floats, and past batches come from 16-bit rows.
+        const double bound = (batch_len < NUM_TOKENS ? 2e-3 : 2e-5) * want[3] + 1e-9;
+        for (int i = 0; i < 4; i++) {
+            cr_expect(fabs(has[i] - want[i]) <= bound, "%s, layer %d, head %d, %s: %.9g, not %.9g",
+                      arch, layer, h, name, has[i], want[i]);
+        }
+        count++;
+    }
+    cr_expect_eq(count, 13 * models[number].layers * models[number].kv_heads);
+    fclose(file);
+    model_gather_free(g);
+    kvl_context_destroy(ctx);
+    model_close(m);
+}
+
+// Breaks when the rows of a model are not those that attention takes, or W_O is read in another
+// order: against NumPy, every family, sliding windows and biases among them.
+Test(calibrate, a_model_agrees_with_numpy)
+{
+    for (int i = 0; i < NUM_MODELS; i++) { check_model(i, NUM_TOKENS); }
+}
+
+// Breaks when a batch does not see the keys of those before it.
+Test(calibrate, batches_add_up)
+{
+    check_model(0, 23);
+    check_model(3, 23);
+}
+
+// RUNS
+
+typedef struct files { char *model, *text, *other, *out; } files;
+
+static char* write_text(const char* name, uint64_t seed, int num_letters)
+{
+    char* path = malloc(512);
+    cr_assert_not_null(path);
+    snprintf(path, 512, "%s/%s-%d.txt", scratch, name, (int)getpid());
+    FILE* file = fopen(path, "w");
+    cr_assert_not_null(file);
+    for (int i = 0; i < num_letters; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        fputc('a' + (int)((seed >> 48) % 26), file);
+    }
+    cr_assert_eq(fclose(file), 0);
+    return path;
+}
+
+static files make_files(void)
+{
+    files f = { write_model(&models[0], NULL), write_text("calibrate-a", 1, 700),
+                write_text("calibrate-b", 2, 700), malloc(512) };
+    cr_assert_not_null(f.out);
+    snprintf(f.out, 512, "%s/calibrate-%d.safetensors", scratch, (int)getpid());
+    remove(f.out);
+    return f;
+}
+
+static void remove_files(files* f)
+{
+    char* const all[] = { f->model, f->text, f->other, f->out };
+    for (int i = 0; i < 4; i++) {
+        unlink(all[i]);
+        free(all[i]);
+    }
+}
+
+static char centred[] = "rtn:k4,v4,k.shift=mean";
+
+static calibrate_options options_for(const files* f, char** specs, int num_specs)
+{
+    return (calibrate_options){ .model = f->model, .text = f->text, .out = f->out, .specs = specs,
+                                .num_specs = num_specs, .context = 160, .windows = 3,
+                                .num_threads = 2, .num_queries = 16, .num_key_runs = 2, .seed = 1 };
+}
+
+static void run_ok(const calibrate_options* o)
+{
+    char message[1024];
+    const int status = calibrate_run(o, true, message, sizeof message);
+    cr_assert_eq(status, 0, "%s", message);
+}
+
+static void run_fails(const calibrate_options* o, const char* what)
+{
+    char message[1024];
+    cr_expect_eq(calibrate_run(o, true, message, sizeof message), 1);
+    cr_expect(strstr(message, what), "'%s' does not say '%s'", message, what);
+}
+
+static char* read_bytes(const char* path, size_t* bytes)
+{
+    FILE* file = fopen(path, "rb");
+    cr_assert_not_null(file, "%s", path);
+    fseek(file, 0, SEEK_END);
+    *bytes = (size_t)ftell(file);
+    rewind(file);
+    char* data = malloc(*bytes + 1);
+    cr_assert(data != NULL && fread(data, 1, *bytes, file) == *bytes);
+    fclose(file);
+    return data;
+}
+
+// Breaks when a run that goes on differs in a bit from one in a single go, with other threads too.
+Test(calibrate, resume_makes_the_same_file)
+{
+    files f = make_files();
+    char* specs[] = { centred };
+    size_t whole_bytes = 0, bytes = 0;
+    calibrate_options o = options_for(&f, specs, 1);
+    run_ok(&o);
+    char* whole = read_bytes(f.out, &whole_bytes);
+    remove(f.out);
+    o.windows = 1;
+    o.num_threads = 1;
+    run_ok(&o);
+    o.windows = 3;
+    o.num_specs = 0;                       // the file knows for what it is
+    o.resume = true;
+    o.num_threads = 3;
+    run_ok(&o);
+    char* resumed = read_bytes(f.out, &bytes);
+    cr_expect(bytes == whole_bytes && memcmp(whole, resumed, bytes) == 0,
+              "%zu bytes after resuming, %zu in one go", bytes, whole_bytes);
+    free(resumed);
+    free(whole);
+    remove_files(&f);
+}
+
+// Breaks when a file of other circumstances is gone on with, or the message does not name them.
+Test(calibrate, resume_refuses_another_run)
+{
+    files f = make_files();
+    char* specs[] = { centred };
+    calibrate_options o = options_for(&f, specs, 1);
+    run_ok(&o);
+    o.resume = true;
+    calibrate_options wrong = o;
+    wrong.text = f.other;
+    run_fails(&wrong, "text_sha256 = ");
+    wrong = o;
+    wrong.context = 128;
+    run_fails(&wrong, "context = 160: this run has 128");
+    wrong = o;
+    wrong.seed = 2;
+    run_fails(&wrong, "seed = 1: this run has 2");
+    wrong = o;
+    wrong.num_queries = 8;
+    run_fails(&wrong, "queries = 16: this run has 8");
+    wrong = o;
+    wrong.windows = 2;
+    run_fails(&wrong, "windows = 3: this run has 2");
+    char* other = write_model(&models[1], NULL);
+    wrong = o;
+    wrong.model = other;
+    run_fails(&wrong, "model = llama/");
+    unlink(other);
+    free(other);
+    FILE* file = fopen(f.out, "r+b");
+    cr_assert(file != NULL && fseek(file, -5, SEEK_END) == 0 && fputc('x', file) == 'x');
+    fclose(file);
+    run_fails(&o, "damaged");
+    remove_files(&f);
+}
+
+// Breaks when merging two texts is not what both give together, or other models are merged.
+Test(calibrate, merge_adds_up)
+{
+    files f = make_files();
+    char* specs[] = { centred };
+    char a[600], b[600], message[512];
+    kvl_context* ctx = open_context();
+    kvl_statistics *one = NULL, *two = NULL, *sum = NULL;
+    snprintf(a, sizeof a, "%s.a", f.out);
+    snprintf(b, sizeof b, "%s.b", f.out);
+    calibrate_options o = options_for(&f, specs, 1);
+    o.out = a;
+    run_ok(&o);
+    o.text = f.other;
+    o.out = b;
+    o.windows = 2;
+    run_ok(&o);
+    char* merged[] = { a, b };
+    calibrate_options m = options_for(&f, specs, 1);
+    m.text = NULL;
+    m.merge = merged;
+    m.num_merge = 2;
+    run_ok(&m);
+    cr_assert_eq((int)kvl_statistics_load(ctx, a, &one), (int)KVL_OK);
+    cr_assert_eq((int)kvl_statistics_load(ctx, b, &two), (int)KVL_OK);
+    cr_assert_eq((int)kvl_statistics_load(ctx, f.out, &sum), (int)KVL_OK);
+    const double* rows = kvl_statistics_get(sum, 1, 0, "rows", NULL);
+    cr_expect(*rows == 5.0 * 160.0, "%g rows", *rows);
+    int64_t num = 0;
+    const double* x = kvl_statistics_get(one, 1, 0, "query_output_outer", &num);
+    const double* y = kvl_statistics_get(two, 1, 0, "query_output_outer", NULL);
+    const double* z = kvl_statistics_get(sum, 1, 0, "query_output_outer", NULL);
+    cr_assert(num == 32 * 32 && z[0] > 0.0);
+    for (int64_t i = 0; i < num; i++) { cr_expect_eq(z[i], x[i] + y[i]); }
+    // A cache takes it: the mean is there, and the model is named.
+    kvl_calibration* cal = NULL;
+    model* loaded = open_model(&models[0], NULL);
+    model_session* s = NULL;
+    cr_assert_eq((int)kvl_calibration_load(ctx, f.out, &cal), (int)KVL_OK);
+    model_session_desc sd = { .ctx = ctx, .spec = centred, .calibration = cal };
+    cr_expect_eq(model_session_create(loaded, &sd, &s, message, sizeof message), 0, "%s", message);
+    model_session_free(s);
+    sd.calibration = NULL;
+    cr_expect(model_session_create(loaded, &sd, &s, message, sizeof message) != 0 &&
+              strstr(message, "kvloom-calibrate"), "%s", message);
+    model* another = open_model(&models[1], NULL);
+    sd.calibration = cal;
+    cr_expect(model_session_create(another, &sd, &s, message, sizeof message) != 0 &&
+              strstr(message, "another model: 'llama/"), "%s", message);
+    kvl_calibration_free(cal);
+    model_close(another);
+    model_close(loaded);
+    kvl_statistics_free(one);
+    kvl_statistics_free(two);
+    kvl_statistics_free(sum);
+    kvl_context_destroy(ctx);
+    unlink(a);
+    unlink(b);
+    remove_files(&f);
+}
+
+// Breaks when a bad input is found only after the work, or is not named.
+Test(calibrate, bad_input_is_refused_before_the_work)
+{
+    files f = make_files();
+    char missing[] = "/nowhere/at.all", bad[] = "rtn:k4,k.shift=median", range[] = "7:f16";
+    char* specs[] = { bad };
+    calibrate_options o = options_for(&f, specs, 1);
+    run_fails(&o, "--for 'rtn:k4,k.shift=median'");
+    specs[0] = range;
+    run_fails(&o, "--for '7:f16'");
+    specs[0] = centred;
+    calibrate_options wrong = o;
+    wrong.model = missing;
+    run_fails(&wrong, missing);
+    wrong = o;
+    wrong.text = missing;
+    run_fails(&wrong, missing);
+    wrong = o;
+    wrong.out = missing;
+    run_fails(&wrong, "-o /nowhere/at.all");
+    wrong = o;
+    wrong.context = 4096;
+    run_fails(&wrong, "a window has 4096");
+    char* merged[] = { f.text, f.text };
+    wrong = o;
+    wrong.merge = merged;
+    wrong.num_merge = 2;
+    run_fails(&wrong, "not a safetensors file");
+    cr_expect(access(f.out, F_OK) != 0, "nothing was written");
+    remove_files(&f);
+}
+
+// Breaks when an interruption loses finished windows or leaves half a file.
+Test(calibrate, an_interruption_before_the_first_window_writes_nothing)
+{
+    files f = make_files();
+    char message[1024];
+    calibrate_options o = options_for(&f, NULL, 0);
+    calibrate_interrupted = 1;
+    cr_expect_eq(calibrate_run(&o, true, message, sizeof message), 130);
+    calibrate_interrupted = 0;
+    cr_expect(strstr(message, "before a window was finished"), "%s", message);
+    cr_expect(access(f.out, F_OK) != 0);
+    remove_files(&f);
+}
