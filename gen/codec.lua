@@ -21,9 +21,7 @@ end
 local function check_parts(side, c, parts)
     local levels, fit, meta = parts.levels, parts.fit, parts.meta
     check_listed(side, "bits", levels.bits, c.bits)
-    for _, stage in ipairs { "choose", "extra" } do
-        if parts[stage] then refuse("%s.%s = %s: has no host kernel", side, stage, c[stage]) end
-    end
+    if parts.extra then refuse("%s.extra = %s: has no host kernel", side, c.extra) end
     if levels.raw then
         if fit then refuse("%s.fit = %s: levels %s have no scale", side, c.fit, c.levels) end
         if meta then refuse("%s.meta = %s: levels %s have none", side, c.meta, c.levels) end
@@ -74,6 +72,24 @@ local function check_shape(side, config, parts)
     if parts.transform and parts.transform.number and not is_piece then
         refuse("%s.transform = %s%d: must be a power of two that divides head_dim = %d",
                side, c.transform, piece, c.head_dim)
+    end
+end
+
+-- Raises a refusal unless the words around a choice can serve it.
+local function check_choice(side, c, parts)
+    local piece = c.choose_number or 0
+    if parts.transform or not parts.score or parts.levels.raw or not parts.levels.stores_zero then
+        refuse("%s.choose = %s: needs a score, levels affine and no transform", side, c.choose)
+    end
+    if piece < 16 or piece & (piece - 1) ~= 0 or c.head_dim % piece ~= 0
+       or c.axis == "per_token" and piece % c.group_size ~= 0 then
+        refuse("%s.choose = %s%d: must be a power of two from 16 that divides head_dim = %d, and "
+               .. "groups of a token divide it", side, c.choose, piece, c.head_dim)
+    end
+    if not parts.choose.flags then return end
+    if not parts.meta.free_sign or parts.fit.name ~= "minmax" or c.group_size % 16 ~= 0 then
+        refuse("%s.choose = %s: needs scales with a free sign, fit minmax and groups of 16 n",
+               side, c.choose)
     end
 end
 
@@ -227,8 +243,23 @@ local function add_bases(d, c, parts, config)
     d.is_plain = not parts.shift and not parts.transform      -- rows are stored as they come
     d.turns = d.piece > 0 or d.dense ~= false                 -- queries have a copy of their own
     -- Whether a row in its basis may have values that a sum of 256 must not meet.
-    d.clamps = parts.shift ~= nil or parts.transform ~= nil and config.rows == "bf16"
+    local rotates = parts.transform or parts.choose
+    d.clamps = parts.shift ~= nil or rotates ~= nil and config.rows == "bf16"
     d.clamp_bound = d.dense and "0x1p18f" or "0x1p119f"
+    -- Who chooses bases; whether the page has flags; the pieces and the part of the head that are
+    -- rotated; the sizes of all Hadamards.
+    d.chooses, d.flagged = parts.choose and c.choose or "none", parts.choose and parts.choose.flags
+    d.by_lane = d.flagged and not d.along_lanes       -- lanes of a cell differ in their bases
+    d.copies = parts.choose and parts.choose.copies or 1
+    d.choice_piece, d.head_piece = c.choose_number, c.head_dim & -c.head_dim
+    d.rotations = parts.transform and not d.dense and { c.transform_number } or {}
+    if parts.choose then
+        d.rotations = { d.choice_piece }
+        if d.head_piece ~= d.choice_piece then d.rotations[2] = d.head_piece end
+        d.trial_rows = c.axis == "per_token" and 16 or c.group_size
+        d.score_number = c.score_number
+        d.score_rows = parts.score.weighs and c.score_number or c.head_dim
+    end
     -- Where a table begins in the record of a head.
     function d.table_at(name)
         for _, one in ipairs(d.tables) do
@@ -255,6 +286,7 @@ function codec.derive(side, config, parts, isa)
     check_parts(side, c, parts)
     check_target(side, config, parts)
     check_shape(side, config, parts)
+    if parts.choose then check_choice(side, c, parts) end
 
     -- Values that are in the keys are read where the keys are: in their order of codes.
     local in_keys = side == "v" and config.num_stored == 1

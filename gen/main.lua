@@ -59,6 +59,16 @@ local function even_numbers(count)
     return table.concat(numbers, ", ")
 end
 
+-- The partner of each lane in a butterfly of a stride, and a sign bit where it is subtracted from.
+local function butterfly(lanes, stride)
+    local partners, signs = {}, {}
+    for lane = 0, lanes - 1 do
+        partners[lane + 1] = lane ~ stride
+        signs[lane + 1] = lane & stride ~= 0 and "-0x7fffffff - 1" or "0"
+    end
+    return table.concat(partners, ", "), table.concat(signs, ", ")
+end
+
 local function repeated(item, count) return (item .. ", "):rep(count - 1) .. item end
 
 -- Returns the folder of templates, the instruction set and the kernel that are asked for.
@@ -88,7 +98,7 @@ return function(config, text_of)
     end
     local env = {
         config = config, isa = isa, sides = sides, plan = plans, kernel = kernel or "none",
-        ipairs = ipairs, f32 = template.f32, repeated = repeated,
+        ipairs = ipairs, f32 = template.f32, repeated = repeated, butterfly = butterfly,
         dense_rows = 8, even_numbers = even_numbers(2 * isa.lanes), sqrt = math.sqrt,
     }
 

@@ -9,6 +9,9 @@
 return { stage = "score", name = "attention", number = "count", number_usual = 32,
          number_least = 16, number_most = 512,
          text = "by calibration queries and the weight they give the key",
+         columns = "queries", normalisers = "query_lse", weighs = true,
+         total = "the sum over columns of weight (e . column)^2",
+         product = "mul_add(weight * sum, sum, TOTAL)",
          tables = { { name = "queries", shape = { "number", "dim" }, only = "unit",
                       transposed = true },
                     { name = "query_lse", shape = { "number" }, only = "unit" } } }

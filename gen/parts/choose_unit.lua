@@ -17,5 +17,6 @@
 
 return { stage = "choose", name = "unit", number = "piece_up_to", number_usual = 32,
          number_least = 16, number_most = 256,
-         text = "each unit by score: pieces as they are or rotated, or the head", side = "k",
+         text = "each unit by score: pieces as they are or rotated, or the head",
+         side = "k", host_only = true,
          copies = 3, flags = true }

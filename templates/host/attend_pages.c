@@ -28,7 +28,8 @@ static NOINLINE void add_fine(const unsigned char* keys, int tile, const workspa
                               float* scores)
 {
     LINE float fine[num_heads][16];
-    k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, &w->k.fine, fine[0], 16);
+    //% local list = k.by_lane and "w->k.fine" or "&w->k.fine"
+    k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, $(list), fine[0], 16);
     for (int head = 0; head < num_heads; ++head)
         for (int i = 0; i < 16; ++i) scores[head * strip_words + i] += fine[head][i];
 }
@@ -52,17 +53,31 @@ static void score_tiles(const float* q, const unsigned char* keys, const unsigne
         w->k.needs_fine = k_is_coarse(keys, tile, first - tile * 16, end - tile * 16, &w->k);
         //% end
         (void)q;
-        k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, &w->k.main, scores, strip_words);
+        //% local list = k.by_lane and "w->k.main" or "&w->k.main"
+        k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, $(list), scores, strip_words);
         if (w->k.needs_fine) add_fine(keys, tile, w, scores);
         //% else
-        if (tile == first / 16 || k_fold_is_due(tile))
-            for (int at = 0; at < k_slots; ++at)
-                k_fold(keys, tile, at, q + at * 16, head_dim_k, &w->k, at);
+        if (tile == first / 16 || k_fold_is_due(tile)) {
+            //% if k.flagged and k.along_lanes then
+            const uint32_t choice = k_read_choice(keys, tile * 16);
+            //% end
+            for (int slot = 0; slot < k_slots; ++slot) {
+                //% if k.flagged then
+                //% local of = k.along_lanes and "k_basis_of(choice, slot * 16)"
+                //% of = of or "slot / (head_dim_k / 16)"
+                const int at = slot % (head_dim_k / 16);
+                const float* copy = q + $(of) * (num_heads * head_dim_k);
+                k_fold(keys, tile, at, copy + at * 16, head_dim_k, &w->k, slot);
+                //% else
+                k_fold(keys, tile, slot, q + slot * 16, head_dim_k, &w->k, slot);
+                //% end
+            }
+        }
         for (int head = 0; head < num_heads; ++head)
             for (int i = 0; i < 16; i += lanes)
                 store(scores + head * strip_words + i, repeat(0.0f));
-        for (int at = 0; at < head_dim_k / 16; ++at)
-            k_add_cell(keys, tile, at, &w->k, at, scores, strip_words);
+        for (int slot = 0; slot < k_slots; ++slot)
+            k_add_cell(keys, tile, slot % (head_dim_k / 16), &w->k, slot, scores, strip_words);
         //% end
     }
 }

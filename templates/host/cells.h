@@ -1,9 +1,14 @@
 // cells.h -- sums of the $(codec.title)' cells times weights, in floats.
 
-enum { $(s "slots") = $(codec.is_key and codec.head_dim // 16 or 1) };
+//% local by_lane = codec.flagged and not codec.along_lanes
+//% local copies = by_lane and codec.copies or 1
+enum { $(s "slots") = $(codec.is_key and copies * codec.head_dim // 16 or 1) };
 
 // Weights of the words as a cell multiplies them.  Keys have a slot of 16 words for each group of
 // 16 channels, values one that is filled again for each tile.
+//% if by_lane then
+// The slots of each copy of the queries follow those of the one before.
+//% end
 typedef struct $(s "folded") {
     float weights[num_heads][16 * $(s "slots")];
     float rest[num_heads][$(s "slots")];
@@ -94,6 +99,11 @@ static void $(s "add_cell")(const unsigned char* page, int lane16, int word16,
         //% end
         //% if codec.fold == "words" then
         const int group = $(s "group")(word16 * 16, lane16 * 16 + lane);
+        //% if by_lane then
+        const int copy = slot / $(codec.head_dim // 16);
+        const vi mine = $(s "lanes_in")(page, word16 * 16, lane16 * 16 + lane, copy);
+        if (sum_lanes(__builtin_convertvector(mine, vf)) == 0.0f) continue;
+        //% end
         const vf scale = $(s "load_scale")(page, group);
         const vf offset = $(s "load_offset")(page, group, scale);
         //% elseif codec.fold == "values" and codec.along_lanes then
@@ -140,7 +150,8 @@ static void $(s "add_cell")(const unsigned char* page, int lane16, int word16,
                 float* sum = sums + $(h) * stride + lane;
                 //% if codec.fold == "words" then
                 const vf part = mul_add(scale, $("sum_" .. h), offset * folded->rest[$(h)][slot]);
-                store(sum, load(sum) + part);
+                //% local joins = by_lane and "(vf)((vi)part & mine)" or "part"
+                store(sum, load(sum) + $(joins));
                 //% else
                 store(sum, load(sum) + $("sum_" .. h));
                 //% end

@@ -38,7 +38,11 @@ INLINE int $(s "group")(int word, int lane)
 INLINE $(one[1]) $(s(one[2] .. "scale"))(const unsigned char* page, int group)
 {
     page += $(s "scales_at") + group * (int64_t)$(codec.scale_bytes);
+    //% if codec.flagged then
+    return $(one[1] == "vf" and "absolute_of" or "absolute")($(one[2] .. meta.scale_type)(page));
+    //% else
     return $(one[2] .. meta.scale_type)(page);
+    //% end
 }
 
 INLINE $(one[1]) $(s(one[2] .. "offset"))(const unsigned char* page, int group, $(one[1]) scale)
@@ -75,21 +79,29 @@ INLINE void $(s "put_pair")(unsigned char* page, int group, uint32_t scale_code,
     //% end
 }
 
-// Fits a group and stores its scale$(codec.zero_bytes > 0 and " and zero" or "").
-static $(s "grid") $(s "store_grid")(unsigned char* page, int group, $(codec.stat_parameters))
+// What is stored for a group, and the scale that it decodes to.
+typedef struct $(s "pair") {
+    uint32_t scale_code, zero_code;
+    float    scale;
+} $(s "pair");
+
+// Fits a group.  flag: the lowest bit of its zero; < 0: any.
+INLINE $(s "grid") $(s "fit_grid")($(s "pair")* pair, int flag, $(codec.stat_parameters))
 {
     enum { bits = $(codec.bits), code_max = $(codec.code_max), half_codes = 1 << (bits - 1) };
     enum { group_size = $(codec.group_size) };
     $(s "grid") grid = { 0.0f, 0.0f };
     uint32_t scale_code;
     float scale;
+    (void)flag;
     //% if codec.zero_bytes > 0 then
-    const int flag = -1;             // the zero has none
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
     $(meta.store_affine)
+    pair->zero_code = zero_code;
     //% else
+    pair->zero_code = 0;
     //% if codec.factor then
     const float factor = $(f32(codec.factor));
     //% end
@@ -103,7 +115,18 @@ static $(s "grid") $(s "store_grid")(unsigned char* page, int group, $(codec.sta
     grid.offset = $(offset);
     //% end
     //% end
-    $(s "put_pair")(page, group, scale_code, $(codec.zero_bytes > 0 and "zero_code" or "0u"));
+    pair->scale_code = scale_code;
+    pair->scale = scale;
+    return grid;
+}
+
+// Fits a group and stores its scale$(codec.zero_bytes > 0 and " and zero" or "").
+static $(codec.flagged and "__attribute__((unused)) " or "")$(s "grid") $(s "store_grid")(
+    unsigned char* page, int group, $(codec.stat_parameters))
+{
+    $(s "pair") pair;
+    const $(s "grid") grid = $(s "fit_grid")(&pair, -1, $(codec.stat_names));
+    $(s "put_pair")(page, group, pair.scale_code, pair.zero_code);
     return grid;
 }
 
@@ -216,6 +239,46 @@ INLINE float $(s "read_value")(const unsigned char* page, int row, int channel)
     //% end
 }
 
+//% if codec.flagged then
+// CHOICES: bit p where piece p is rotated, or bit 31 where the head is.
+
+// Of the unit of a row.
+INLINE uint32_t $(s "read_choice")(const unsigned char* page, int row)
+{
+    uint32_t choice = 0;
+    const unsigned char* zero = page + $(s "zeros_at");
+    const unsigned char* sign = page + $(s "scales_at") + $(codec.scale_bytes - 1);
+    if (zero[$(s "group")(0, row) * $(codec.zero_bytes)] & 1u) return 0x80000000u;
+    for (int p = 0; p < $(codec.head_dim // codec.choice_piece); ++p) {
+        const int group = $(s "group")(p * $(codec.choice_piece), row);
+        choice |= (uint32_t)(sign[group * $(codec.scale_bytes)] >> 7) << p;
+    }
+    return choice;
+}
+
+// Of a channel: 0 as it is, 1 its piece rotated, 2 the head.
+INLINE int $(s "basis_of")(uint32_t choice, int channel)
+{
+    return choice >> 31 ? 2 : (int)(choice >> (channel / $(codec.choice_piece)) & 1u);
+}
+//% if not codec.along_lanes then
+
+// Which of the rows lane ... are in a basis at a channel.
+INLINE vi $(s "lanes_in")(const unsigned char* page, int channel, int lane, int basis)
+{
+    const int first = $(s "group")(0, lane);
+    const int of = $(s "group")(channel / $(codec.choice_piece) * $(codec.choice_piece), lane);
+    //% local load = codec.scale_bytes == 1 and "load_u8" or "load_u16"
+    const vu zero = $(codec.zero_bytes == 1 and "load_u8" or "load_u16")(
+        page + $(s "zeros_at") + first * $(codec.zero_bytes)) & 1u;
+    const vu sign = $(load)(page + $(s "scales_at") + of * $(codec.scale_bytes))
+                    >> $(codec.parts.meta.free_sign);
+    const vu number = zero * 2u + sign;               // a row in the head's basis has no signs
+    return (vi)(number == (uint32_t)basis);
+}
+//% end
+
+//% end
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int $(s "fold_is_due")(int lane16)
 {

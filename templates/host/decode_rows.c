@@ -9,8 +9,10 @@ static void $(s "decode_rows")(const kvl__decode_args* a)
             for (int i = 0; i < $(s "dim"); ++i) x[i] = $(s "read_value")(a->page, row, i);
             //% if codec.dense then
             $(s "restore")(x, a->tables);
+            //% elseif codec.flagged then
+            $(s "rotate")(x, $(s "read_choice")(a->page, row));
             //% else
-            $(s "transform")(x);
+            $(s "transform")(x, a->tables);
             //% end
             //% if codec.shift then
             const float* shift = a->tables + $(codec.table_at(codec.shift.subtract));
@@ -22,6 +24,16 @@ static void $(s "decode_rows")(const kvl__decode_args* a)
             for (int i = 0; i < $(s "dim"); ++i) q[i] = (uint16_t)$(s "get_code")(a->page, row, i);
         }
     }
+    //% if codec.chooses ~= "none" then
+    for (int32_t r = 0, n = 0; a->choices && r < a->num_rows; ++n) {
+        //% if codec.flagged then
+        a->choices[n] = $(s "read_choice")(a->page, a->first_row + r);
+        //% else
+        a->choices[n] = $(s "fixed_choice")(a->tables);
+        //% end
+        r += $(codec.axis == "per_token" and 1 or codec.group_size);
+    }
+    //% end
     //% if codec.raw == "none" then
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;

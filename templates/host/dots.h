@@ -1,4 +1,5 @@
 // dots.h -- sums of the $(codec.title)' codes times 16-bit weights, as integers.
+//% local copies = codec.flagged and codec.copies or 1
 //% local filled = codec.is_key and codec.head_dim or plan.strip_rows
 //% local words = codec.is_key and plan.k_words or plan.strip_words
 //% local per_lane = codec.fold == "words"
@@ -45,10 +46,16 @@ typedef struct $(s "list") {
 } $(s "list");
 
 typedef struct $(s "dots") {
+    //% if codec.by_lane then
+    $(s "list") main[$(copies)];                               // of each copy of the queries
+    $(s "list") fine[$(copies)];                               // what `main` leaves of the weights
+    int needs_fine;
+    //% else
     $(s "list") main;
     //% if codec.is_key then
     $(s "list") fine;                                   // what `main` leaves of the weights
     int needs_fine;
+    //% end
     //% end
     //% if not per_lane then
     float plain_unit[num_heads];
@@ -57,6 +64,13 @@ typedef struct $(s "dots") {
     LINE float queries[num_heads][$(s "words")];
     LINE float inverse[$(s "words")];                   // of the scales in `plain`, times 1/2
     LINE float lift[$(s "words")];                      // 1/2 where they are zero
+    //% if codec.flagged then
+    // Of all copies of the queries; what is above is put together from them as `choice` says.
+    uint32_t choice;
+    LINE int32_t all_plain[num_heads][$(copies)][$(s "words") / 2];
+    LINE float all_queries[num_heads][$(copies)][$(s "words")];
+    LINE float all_scales[$(copies)][$(s "words")];     // that `all_plain` has; 0: not known
+    //% end
     //% else
     LINE float rest[num_heads][$(codec.head_dim // codec.group_size)][lanes];
     //% end
@@ -77,26 +91,40 @@ INLINE void $(s "sum_cells")($(s "list")* to, int head)
 
 // Weights [num_heads, stride] of all words: lanes have scales of their own, one for each group of
 // words, so zero and rest are kept for each cell.
+//% local main, fine = "to->main", "to->fine"
+//% if codec.by_lane then
+//% main, fine = "to->main[copy]", "to->fine[copy]"
+static NOINLINE void $(s "round_copy")(const float* weights, int stride, $(s "dots")* to, int copy)
+//% else
 static NOINLINE void $(s "round_dots")(const float* weights, int stride, $(s "dots")* to)
+//% end
 {
     for (int head = 0; head < num_heads; ++head, weights += stride) {
         LINE float list[$(s "words")] = { 0 };
         for (int i = 0; i < $(filled); i += lanes) store(list + i, load(weights + i));
-        to->main.unit[head] = round_list(list, $(s "words"), to->main.pairs[head]);
-        $(s "sum_cells")(&to->main, head);
+        $(main .. ".unit")[head] = round_list(list, $(s "words"), $(main .. ".pairs")[head]);
+        $(s "sum_cells")(&$(main), head);
         for (int at = 0; at < $(filled // 16); ++at) {
             vf rest = repeat(0.0f);
             for (int i = 0; i < 16; i += lanes) rest += load(list + at * 16 + i);
-            to->main.rest[head][at] = sum_lanes(rest);
+            $(main .. ".rest")[head][at] = sum_lanes(rest);
         }
         //% if codec.is_key then
-        take_remainder(list, $(s "words"), to->main.unit[head], to->main.pairs[head]);
-        to->fine.unit[head] = round_list(list, $(s "words"), to->fine.pairs[head]);
-        $(s "sum_cells")(&to->fine, head);
-        for (int at = 0; at < $(filled // 16); ++at) to->fine.rest[head][at] = 0.0f;
+        take_remainder(list, $(s "words"), $(main .. ".unit")[head], $(main .. ".pairs")[head]);
+        $(fine .. ".unit")[head] = round_list(list, $(s "words"), $(fine .. ".pairs")[head]);
+        $(s "sum_cells")(&$(fine), head);
+        for (int at = 0; at < $(filled // 16); ++at) $(fine .. ".rest")[head][at] = 0.0f;
         //% end
     }
 }
+//% if codec.by_lane then
+
+INLINE void $(s "round_dots")(const float* weights, int stride, $(s "dots")* to)
+{
+    for (int copy = 0; copy < $(copies); ++copy)
+        $(s "round_copy")(weights + copy * (num_heads * $(s "dim")), stride, to, copy);
+}
+//% end
 
 //% if codec.is_key then
 // Whether a unit times a scale of the tile's lanes [first, end) would leave scores too far off.
@@ -106,8 +134,14 @@ static NOINLINE int $(s "is_coarse")(const unsigned char* page, int lane16, int 
     const vi number = { $(codec.lane_numbers) };
     float most = 0.0f;
     vf top = repeat(0.0f);
+    //% if codec.by_lane then
+    for (int copy = 0; copy < $(copies); ++copy)
+        for (int head = 0; head < num_heads; ++head)
+            most = of->main[copy].unit[head] > most ? of->main[copy].unit[head] : most;
+    //% else
     for (int head = 0; head < num_heads; ++head)
         most = of->main.unit[head] > most ? of->main.unit[head] : most;
+    //% end
     for (int word = 0; word < $(filled); word += $(codec.group_size)) {
         for (int lane = 0; lane < 16; lane += lanes) {
             const vf scale = $(s "load_scale")(page, $(s "group")(word, lane16 * 16 + lane));
@@ -137,14 +171,63 @@ INLINE void $(s "load_grids")(const unsigned char* page, int lane16, int first_w
 static NOINLINE void $(s "start_dots")(const float* queries, $(s "dots")* to)
 {
     for (int i = 0; i < $(s "words"); ++i) to->inverse[i] = to->lift[i] = 0.0f;
+    //% if codec.flagged then
+    to->choice = 0x7fffffffu;                           // none that occurs
+    for (int copy = 0; copy < $(copies); ++copy) {
+        for (int i = 0; i < $(s "words"); ++i) to->all_scales[copy][i] = 0.0f;
+        for (int head = 0; head < num_heads; ++head, queries += $(filled))
+            for (int i = 0; i < $(s "words"); ++i)
+                to->all_queries[head][copy][i] = i < $(filled) ? queries[i] : 0.0f;
+    }
+    //% else
     for (int head = 0; head < num_heads; ++head)
         for (int i = 0; i < $(s "words"); ++i)
             to->queries[head][i] = i < $(filled) ? queries[head * $(filled) + i] : 0.0f;
+    //% end
 }
 
+//% if codec.flagged then
+// Puts together what the choice takes of each copy.
+static NOINLINE void $(s "take_copies")($(s "dots")* to)
+{
+    for (int i = 0; i < $(filled); i += 16) {
+        const int copy = $(s "basis_of")(to->choice, i);
+        for (int head = 0; head < num_heads; ++head) {
+            __builtin_memcpy(to->queries[head] + i, to->all_queries[head][copy] + i, 64);
+            __builtin_memcpy(to->plain[head] + i / 2, to->all_plain[head][copy] + i / 2, 32);
+        }
+        for (int j = i; j < i + 16; j += lanes) {
+            const vf one = load(to->all_scales[copy] + j);
+            store(to->inverse + j, select(one == 0.0f, repeat($(f32(3.0e38))), 0.5f / one));
+            store(to->lift + j, select(one == 0.0f, repeat(0.5f), repeat(0.0f)));
+        }
+    }
+    for (int i = $(filled); i < $(s "words"); i += lanes) {
+        store(to->inverse + i, repeat(0.0f));
+        store(to->lift + i, repeat(0.5f));
+        for (int head = 0; head < num_heads; ++head) {
+            store(to->queries[head] + i, repeat(0.0f));
+            __builtin_memset(to->plain[head] + i / 2, 0, 2 * lanes);
+        }
+    }
+}
+
+//% end
 // Makes these scales the ones that others are compared with: queries times them are rounded.
 static NOINLINE void $(s "set_plain")(const float* scale, $(s "dots")* to)
 {
+    //% if codec.flagged then
+    enum { all = $(copies) * $(s "words") };
+    LINE float list[all];
+    for (int i = 0; i < $(filled); i += 16)
+        __builtin_memcpy(to->all_scales[$(s "basis_of")(to->choice, i)] + i, scale + i, 64);
+    for (int head = 0; head < num_heads; ++head) {
+        for (int i = 0; i < all; i += lanes)
+            store(list + i, load(to->all_queries[head][0] + i) * load(to->all_scales[0] + i));
+        to->plain_unit[head] = round_list(list, all, to->all_plain[head][0]);
+    }
+    $(s "take_copies")(to);
+    //% else
     LINE float list[$(s "words")];
     for (int i = 0; i < $(s "words"); i += lanes) {
         const vf one = load(scale + i);
@@ -156,6 +239,7 @@ static NOINLINE void $(s "set_plain")(const float* scale, $(s "dots")* to)
             store(list + i, load(to->queries[head] + i) * load(scale + i));
         to->plain_unit[head] = round_list(list, $(s "words"), to->plain[head]);
     }
+    //% end
 }
 
 // Ratios of the scales to those of set_plain, times 1/2.  Returns 0 where one is not from 1/4 to 2:
@@ -200,6 +284,13 @@ static NOINLINE void $(s "fold_dots")(const unsigned char* page, int lane16, $(s
     LINE float scale[$(s "words")], offset[$(s "words")];
     vi ratio[$(s "words") / (2 * lanes)];
     $(s "load_grids")(page, lane16, 0, scale, offset);
+    //% if codec.flagged then
+    const uint32_t choice = $(s "read_choice")(page, lane16 * 16);
+    if (choice != to->choice) {
+        to->choice = choice;
+        $(s "take_copies")(to);
+    }
+    //% end
     if (!$(s "take_ratios")(scale, to, ratio)) {
         $(s "set_plain")(scale, to);
         (void)$(s "take_ratios")(scale, to, ratio);
@@ -359,8 +450,14 @@ INLINE vf $(s "join")(const $(s "list")* w, int head, int first, int end, vi sum
 //% else
 // join sums [num_heads, stride].
 //% end
+//% local list, scale, offset = "w", "held", "raised"
+//% if codec.by_lane then
+// The queries have copies: a lane's sum is of the one whose basis it is in.
+//% list, scale, offset = "copies", "(vf)((vi)held & mine)", "(vf)((vi)raised & mine)"
+//% end
 static NOINLINE void $(s "dot_cells")(const unsigned char* page, int lane16, int word16, int end16,
-                                 int first_cell, const $(s "list")* w, float* sums, int stride)
+                                 int first_cell, const $(s "list")* $(list), float* sums,
+                                 int stride)
 {
     for (int lane = 0; lane < 16; lane += lanes) {
         //% for _, tile in ipairs(plan.dot_tiles) do
@@ -371,12 +468,20 @@ static NOINLINE void $(s "dot_cells")(const unsigned char* page, int lane16, int
             vf $("total_" .. h) = $(codec.is_key and "repeat(0.0f)" or old);
             //% end
             do {
+                //% if codec.by_lane then
+                const int from = at, after = $(s "group_end")(at, end16);
+                for (int copy = 0; copy < $(copies); ++copy) {
+                const $(s "list")* w = copies + copy;
+                const vi mine = $(s "lanes_in")(page, from * 16, lane16 * 16 + lane, copy);
+                at = any_bit(mine) ? from : after;
+                if (at == after) continue;
+                //% end
                 //% if per_lane then
                 const int begun = at - first_cell, stop = $(s "group_end")(at, end16);
                 const int group = $(s "group")(at * 16, lane16 * 16 + lane);
-                const vf scale = $(s "load_scale")(page, group);
-                const vf offset = mul_add(scale, repeat($(middle)),
-                                          $(s "load_offset")(page, group, scale));
+                const vf held = $(s "load_scale")(page, group);
+                const vf raised = mul_add(held, repeat($(middle)),
+                                          $(s "load_offset")(page, group, held));
                 //% else
                 const int stop = end16;
                 //% end
@@ -401,12 +506,15 @@ static NOINLINE void $(s "dot_cells")(const unsigned char* page, int lane16, int
                 //% for _, h in ipairs(tile.heads) do
                 //% if per_lane then
                 $("total_" .. h) = $(s "join")(w, $(h), begun, at - first_cell, $(tile.sum(h)),
-                                        scale, offset, $("total_" .. h));
+                                        $(scale), $(offset), $("total_" .. h));
                 //% else
                 //% local more = codec.is_key and ("repeat(w->rest[%d])"):format(h) or "total_" .. h
                 $("total_" .. h) = mul_add(__builtin_convertvector($(tile.sum(h)), vf),
                                     repeat(w->unit[$(h)]), $(more));
                 //% end
+                //% end
+                //% if codec.by_lane then
+                }
                 //% end
             } while (at < end16);
             //% for _, h in ipairs(tile.heads) do

@@ -40,7 +40,7 @@ INLINE void $(s "load_row")(const uint16_t* row, const float* tables, float* x)
     for (int i = 0; i < $(s "dim"); ++i) x[i] = clamp(x[i], -bound, bound);
     //% end
     //% if not codec.dense then
-    $(s "transform")(x);
+    $(s "transform")(x, tables);
     //% if codec.clips_row then
     $(s "clip_row")(x);
     //% end
@@ -68,7 +68,9 @@ static void $(s "load_rows")(const uint16_t* rows, int64_t row_stride, int count
 //% end
 
 //% local fit = codec.parts.fit
-//% if codec.raw ~= "none" then
+//% if codec.flagged then
+#include "choose_rows.c"
+//% elseif codec.raw ~= "none" then
 static void $(s "encode_rows")(const kvl__encode_args* a)
 {
     for (int32_t r = 0; r < a->num_rows; ++r) {

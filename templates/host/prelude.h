@@ -316,6 +316,23 @@ INLINE vf load_e4m3(const unsigned char* at)
 
 INLINE vf load_i8(const unsigned char* at) { return __builtin_convertvector(load_s8(at), vf); }
 
+// BUTTERFLIES: of two lanes a and b, `stride` apart, a + b in the first and a - b in the second.
+//% local stride = 1
+//% while stride < isa.lanes do
+//% local partners, signs = butterfly(isa.lanes, stride)
+INLINE vf $("butterfly_" .. stride)(vf x)
+{
+    const vi signs = { $(signs) };
+#if defined(__clang__)
+    const vf other = __builtin_shufflevector(x, x, $(partners));
+#else
+    const vf other = __builtin_shuffle(x, (vi){ $(partners) });
+#endif
+    return other + (vf)((vi)x ^ signs);
+}
+
+//% stride = 2 * stride
+//% end
 // The sum of all lanes, by halves.
 INLINE float sum_lanes(vf x)
 {

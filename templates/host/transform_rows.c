@@ -1,30 +1,44 @@
-// transform_rows.c -- rows into the basis of the $(codec.title)' codec, or out of it.
+// transform_rows.c -- rows into the bases of the $(codec.title)' codec, or out of them.
 //
 //   x     [num_heads, dim]  f32, in place
+//% if codec.copies > 1 then
+//         then a copy with pieces rotated, and one with the head rotated
+//% end
 //% if codec.shift and codec.is_key then
 //   bias  [num_heads]       gets the product of each query and what was subtracted from keys
 //% elseif codec.shift then
 //   mass  [num_heads]       what was subtracted from values joins the outputs so often
 //% end
 
-//% if codec.piece > 0 then
-// Hadamard in pieces: butterflies of stride 1, 2, 4, ..., then times 1 / sqrt(piece).  It is its
-// own inverse.  The order of operations is part of the codec's definition.
-static void $(s "transform")(float* x)
+//% for _, piece in ipairs(codec.rotations) do
+// Hadamard of x [count] in pieces of $(piece): butterflies of stride 1, 2, 4, ..., then times
+// 1 / sqrt($(piece)).  It is its own inverse.  The order of operations is part of the codec's
+// definition.
+static NOINLINE void $(s("hadamard_" .. piece))(float* x, int count)
 {
-    enum { piece = $(codec.piece) };
-    for (int stride = 1; stride < piece; stride *= 2) {
-        for (int first = 0; first < $(s "dim"); first += 2 * stride) {
-            for (int i = first; i < first + stride; ++i) {
-                const float a = x[i], b = x[i + stride];
-                x[i] = a + b;
-                x[i + stride] = a - b;
+    for (int i = 0; i < count; i += lanes) {
+        vf v = load(x + i);
+        //% local stride = 1
+        //% while stride < piece and stride < isa.lanes do
+        v = $("butterfly_" .. stride)(v);
+        //% stride = 2 * stride
+        //% end
+        store(x + i, v);
+    }
+    for (int stride = lanes; stride < $(piece); stride *= 2) {
+        for (int first = 0; first < count; first += 2 * stride) {
+            for (int i = first; i < first + stride; i += lanes) {
+                const vf a = load(x + i), b = load(x + i + stride);
+                store(x + i, a + b);
+                store(x + i + stride, a - b);
             }
         }
     }
-    for (int i = 0; i < $(s "dim"); ++i) x[i] *= $(f32(1 / sqrt(codec.piece)));
+    for (int i = 0; i < count; i += lanes) store(x + i, load(x + i) * $(f32(1 / sqrt(piece))));
 }
-//% elseif codec.dense then
+
+//% end
+//% if codec.dense then
 //% local columns = codec.head_dim // isa.lanes
 //% local width = columns % 4 == 0 and 4 or columns % 3 == 0 and 3 or columns % 2 == 0 and 2 or 1
 //% if isa.head_tile < 16 and width > 2 then width = columns % 2 == 0 and 2 or 1 end
@@ -85,10 +99,51 @@ static void $(s "restore")(float* x, const float* tables)
     }
     for (int i = 0; i < $(s "dim"); ++i) x[i] = y[i];
 }
-//% else
-INLINE void $(s "transform")(float* x) { (void)x; }
-//% end
 
+//% end
+//% if codec.chooses ~= "none" then
+// Into the bases of a choice, or out of them: bit p for piece p rotated, bit 31 for the head.
+static void $(s "rotate")(float* x, uint32_t choice)
+{
+    if (choice >> 31) {
+        $(s("hadamard_" .. codec.head_piece))(x, $(s "dim"));
+        return;
+    }
+    for (int p = 0; p < $(codec.head_dim // codec.choice_piece); ++p)
+        if (choice >> p & 1u)
+            $(s("hadamard_" .. codec.choice_piece))(x + p * $(codec.choice_piece),
+                                                    $(codec.choice_piece));
+}
+
+//% end
+//% if codec.chooses == "fixed" then
+//% local num_pieces = codec.head_dim // codec.choice_piece
+// The choice of a calibration: 1 for a rotated piece, or behind the pieces for the head.
+INLINE uint32_t $(s "fixed_choice")(const float* tables)
+{
+    const float* choice = tables + $(codec.table_at("choice"));
+    uint32_t bits = 0;
+    if (choice[$(num_pieces)] != 0.0f) return 0x80000000u;
+    for (int p = 0; p < $(num_pieces); ++p) bits |= (uint32_t)(choice[p] != 0.0f) << p;
+    return bits;
+}
+
+//% end
+//% if not codec.dense then
+// Into the basis that all rows are in.
+INLINE void $(s "transform")(float* x, const float* tables)
+{
+    (void)tables;
+    //% if codec.piece > 0 then
+    $(s("hadamard_" .. codec.piece))(x, $(s "dim"));
+    //% elseif codec.chooses == "fixed" then
+    $(s "rotate")(x, $(s "fixed_choice")(tables));
+    //% else
+    (void)x;
+    //% end
+}
+
+//% end
 static void $(s "transform_rows")(const kvl__basis_args* a)
 {
     for (int32_t head = 0; head < a->num_heads; ++head) {
@@ -104,7 +159,7 @@ static void $(s "transform_rows")(const kvl__basis_args* a)
         a->bias[head] = sum_lanes(sum);
         //% end
         //% if not codec.dense then
-        $(s "transform")(x);
+        $(s "transform")(x, a->tables);
         //% elseif not codec.is_key then
         $(s "restore")(x, a->tables);
         //% end
@@ -116,5 +171,14 @@ static void $(s "transform_rows")(const kvl__basis_args* a)
     }
     //% if codec.dense and codec.is_key then
     $(s "turn_queries")(a->x, a->num_heads, a->tables);
+    //% end
+    //% if codec.copies > 1 then
+    const int size = a->num_heads * $(s "dim");
+    for (int i = 0; i < size; i += lanes) {
+        store(a->x + size + i, load(a->x + i));
+        store(a->x + 2 * size + i, load(a->x + i));
+    }
+    $(s("hadamard_" .. codec.choice_piece))(a->x + size, size);
+    $(s("hadamard_" .. codec.head_piece))(a->x + 2 * size, size);
     //% end
 }

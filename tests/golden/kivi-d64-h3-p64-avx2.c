@@ -388,25 +388,63 @@ INLINE vf load_e4m3(const unsigned char* at)
 
 INLINE vf load_i8(const unsigned char* at) { return __builtin_convertvector(load_s8(at), vf); }
 
+// BUTTERFLIES: of two lanes a and b, `stride` apart, a + b in the first and a - b in the second.
+#line 323 "templates/host/prelude.h"
+INLINE vf butterfly_1(vf x)
+{
+    const vi signs = { 0, -0x7fffffff - 1, 0, -0x7fffffff - 1, 0, -0x7fffffff - 1, 0, -0x7fffffff - 1 };
+#if defined(__clang__)
+    const vf other = __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6);
+#else
+    const vf other = __builtin_shuffle(x, (vi){ 1, 0, 3, 2, 5, 4, 7, 6 });
+#endif
+    return other + (vf)((vi)x ^ signs);
+}
+
+#line 323 "templates/host/prelude.h"
+INLINE vf butterfly_2(vf x)
+{
+    const vi signs = { 0, 0, -0x7fffffff - 1, -0x7fffffff - 1, 0, 0, -0x7fffffff - 1, -0x7fffffff - 1 };
+#if defined(__clang__)
+    const vf other = __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5);
+#else
+    const vf other = __builtin_shuffle(x, (vi){ 2, 3, 0, 1, 6, 7, 4, 5 });
+#endif
+    return other + (vf)((vi)x ^ signs);
+}
+
+#line 323 "templates/host/prelude.h"
+INLINE vf butterfly_4(vf x)
+{
+    const vi signs = { 0, 0, 0, 0, -0x7fffffff - 1, -0x7fffffff - 1, -0x7fffffff - 1, -0x7fffffff - 1 };
+#if defined(__clang__)
+    const vf other = __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3);
+#else
+    const vf other = __builtin_shuffle(x, (vi){ 4, 5, 6, 7, 0, 1, 2, 3 });
+#endif
+    return other + (vf)((vi)x ^ signs);
+}
+
+#line 336 "templates/host/prelude.h"
 // The sum of all lanes, by halves.
 INLINE float sum_lanes(vf x)
 {
-#line 327 "templates/host/prelude.h"
+#line 344 "templates/host/prelude.h"
     typedef float half __attribute__((vector_size(32)));
     const half x8 = x;
-#line 330 "templates/host/prelude.h"
+#line 347 "templates/host/prelude.h"
     typedef float quarter __attribute__((vector_size(16)));
-#line 332 "templates/host/prelude.h"
+#line 349 "templates/host/prelude.h"
     const union { half whole; quarter parts[2]; } v8 = { x8 };
     const quarter x4 = v8.parts[0] + v8.parts[1];
-#line 337 "templates/host/prelude.h"
+#line 354 "templates/host/prelude.h"
     return (x4[0] + x4[2]) + (x4[1] + x4[3]);
 }
 
 // The sums of the lanes of four vectors, to [4].
 INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
 {
-#line 344 "templates/host/prelude.h"
+#line 361 "templates/host/prelude.h"
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
     typedef float quarter __attribute__((vector_size(16)));
@@ -415,7 +453,7 @@ INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
     quarter x[4];
     for (int i = 0; i < 4; ++i) {
         x[i] = v[i].parts[0] + v[i].parts[1];
-#line 355 "templates/host/prelude.h"
+#line 372 "templates/host/prelude.h"
     }
     // Lanes (0 + 2) and (1 + 3) of two vectors at a time, then their sums.
     const quarter ab = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5)
@@ -427,7 +465,7 @@ INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
     return;
 #endif
 #endif
-#line 367 "templates/host/prelude.h"
+#line 384 "templates/host/prelude.h"
     to[0] = sum_lanes(a);
     to[1] = sum_lanes(b);
     to[2] = sum_lanes(c);
@@ -448,7 +486,7 @@ INLINE float greatest_lane(vf x)
     const float a = all[1] > all[0] ? all[1] : all[0], b = all[3] > all[2] ? all[3] : all[2];
     return b > a ? b : a;
 }
-#line 388 "templates/host/prelude.h"
+#line 405 "templates/host/prelude.h"
 
 // 16-BIT WEIGHTS, in pairs: two in each lane
 
@@ -456,7 +494,7 @@ INLINE vi load_pairs(const int32_t* pairs) { return *(const vi_at*)pairs; }
 INLINE void store_pairs(int32_t* pairs, vi x) { *(vi_at*)pairs = x; }
 
 // Returns sum + x[2 l] w[0] + x[2 l + 1] w[1] in lane l, for the pair w at `at`.
-#line 408 "templates/host/prelude.h"
+#line 425 "templates/host/prelude.h"
 INLINE vi dot_pairs(vi w, vi x, vi sum)
 {
     vi part;
@@ -468,7 +506,7 @@ INLINE vi dot_at(const int32_t* at, vp x, vi sum)
 {
     return dot_pairs((vi){ *at, *at, *at, *at, *at, *at, *at, *at }, (vi)x, sum);
 }
-#line 420 "templates/host/prelude.h"
+#line 437 "templates/host/prelude.h"
 
 INLINE vi add_pairs(vi x, vi sum)
 {
@@ -493,21 +531,21 @@ INLINE vi absolute_pairs(vi x)
 INLINE int any_bit(vi x)
 {
     int any;
-#line 447 "templates/host/prelude.h"
+#line 464 "templates/host/prelude.h"
     __asm__("vmovmskps %1, %0" : "=r"(any) : "v"((vi)(x != 0)));
-#line 449 "templates/host/prelude.h"
+#line 466 "templates/host/prelude.h"
     return any;
 }
 
 // The low 16 bits of the lanes of a, then of b.
 INLINE vi low_halves(vi a, vi b)
 {
-#line 460 "templates/host/prelude.h"
+#line 477 "templates/host/prelude.h"
     vi x;
     __asm__("vpackusdw %2, %1, %0\n\tvpermq $0xd8, %0, %0"
             : "=v"(x) : "v"(a & 0xffff), "v"(b & 0xffff));
     return x;
-#line 465 "templates/host/prelude.h"
+#line 482 "templates/host/prelude.h"
 }
 
 // Rounds a times `factor`, then b times it, to 16-bit numbers; products are at most 32767.
@@ -696,16 +734,18 @@ INLINE int k_group(int word, int lane)
 INLINE vf k_load_scale(const unsigned char* page, int group)
 {
     page += k_scales_at + group * (int64_t)1;
+#line 44 "templates/host/codec.h"
     return load_e5m3(page);
+#line 46 "templates/host/codec.h"
 }
 
 INLINE vf k_load_offset(const unsigned char* page, int group, vf scale)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 48 "templates/host/codec.h"
+#line 52 "templates/host/codec.h"
     page += k_zeros_at + group * (int64_t)1;
     const vf zero = load_i8(page);
-#line 57 "templates/host/codec.h"
+#line 61 "templates/host/codec.h"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
@@ -713,20 +753,22 @@ INLINE vf k_load_offset(const unsigned char* page, int group, vf scale)
 INLINE float k_read_scale(const unsigned char* page, int group)
 {
     page += k_scales_at + group * (int64_t)1;
+#line 44 "templates/host/codec.h"
     return read_e5m3(page);
+#line 46 "templates/host/codec.h"
 }
 
 INLINE float k_read_offset(const unsigned char* page, int group, float scale)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 48 "templates/host/codec.h"
+#line 52 "templates/host/codec.h"
     page += k_zeros_at + group * (int64_t)1;
     const float zero = read_i8(page);
-#line 57 "templates/host/codec.h"
+#line 61 "templates/host/codec.h"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
-#line 61 "templates/host/codec.h"
+#line 65 "templates/host/codec.h"
 // The numbers that turn a value into its code: round((x - offset) * inverse).
 typedef struct k_grid {
     float offset, inverse;
@@ -735,23 +777,29 @@ typedef struct k_grid {
 INLINE void k_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
 {
     (void)zero_code;
-#line 71 "templates/host/codec.h"
+#line 75 "templates/host/codec.h"
     page[k_scales_at + group] = (unsigned char)scale_code;
-#line 71 "templates/host/codec.h"
+#line 75 "templates/host/codec.h"
     page[k_zeros_at + group] = (unsigned char)zero_code;
-#line 76 "templates/host/codec.h"
+#line 80 "templates/host/codec.h"
 }
 
-// Fits a group and stores its scale and zero.
-static k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
+// What is stored for a group, and the scale that it decodes to.
+typedef struct k_pair {
+    uint32_t scale_code, zero_code;
+    float    scale;
+} k_pair;
+
+// Fits a group.  flag: the lowest bit of its zero; < 0: any.
+INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
     enum { group_size = 32 };
     k_grid grid = { 0.0f, 0.0f };
     uint32_t scale_code;
     float scale;
-#line 87 "templates/host/codec.h"
-    const int flag = -1;             // the zero has none
+    (void)flag;
+#line 98 "templates/host/codec.h"
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -771,12 +819,25 @@ static k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 106 "templates/host/codec.h"
-    k_put_pair(page, group, scale_code, zero_code);
+#line 102 "templates/host/codec.h"
+    pair->zero_code = zero_code;
+#line 118 "templates/host/codec.h"
+    pair->scale_code = scale_code;
+    pair->scale = scale;
     return grid;
 }
 
-#line 111 "templates/host/codec.h"
+// Fits a group and stores its scale and zero.
+static k_grid k_store_grid(
+    unsigned char* page, int group, float lo, float hi)
+{
+    k_pair pair;
+    const k_grid grid = k_fit_grid(&pair, -1, lo, hi);
+    k_put_pair(page, group, pair.scale_code, pair.zero_code);
+    return grid;
+}
+
+#line 134 "templates/host/codec.h"
 // Codes q [dim] of a row: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 static void k_round_row(const float* x, const float* offset, const float* inverse, uint16_t* q)
@@ -793,7 +854,7 @@ static void k_round_row(const float* x, const float* offset, const float* invers
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
-#line 129 "templates/host/codec.h"
+#line 152 "templates/host/codec.h"
 
 // CODES
 
@@ -802,60 +863,61 @@ static void k_put_row(unsigned char* page, int row, const uint16_t* q)
 {
     const int i = row % 16;
     for (int at = 0; at < k_dim / 16; ++at, q += 16) {
-#line 144 "templates/host/codec.h"
+#line 167 "templates/host/codec.h"
         u32_at* to = (u32_at*)k_cell(page, row / 16, at);
-#line 150 "templates/host/codec.h"
-        to[0 + i] = ((uint32_t)q[0] & 3u) | ((uint32_t)q[1] & 3u) << 16 | ((uint32_t)q[2] & 3u) << 2 | ((uint32_t)q[3] & 3u) << 18 | ((uint32_t)q[4] & 3u) << 4 | ((uint32_t)q[5] & 3u) << 20 | ((uint32_t)q[6] & 3u) << 6 | ((uint32_t)q[7] & 3u) << 22 | ((uint32_t)q[8] & 3u) << 8 | ((uint32_t)q[9] & 3u) << 24 | ((uint32_t)q[10] & 3u) << 10 | ((uint32_t)q[11] & 3u) << 26 | ((uint32_t)q[12] & 3u) << 12 | ((uint32_t)q[13] & 3u) << 28 | ((uint32_t)q[14] & 3u) << 14 | ((uint32_t)q[15] & 3u) << 30;
 #line 173 "templates/host/codec.h"
+        to[0 + i] = ((uint32_t)q[0] & 3u) | ((uint32_t)q[1] & 3u) << 16 | ((uint32_t)q[2] & 3u) << 2 | ((uint32_t)q[3] & 3u) << 18 | ((uint32_t)q[4] & 3u) << 4 | ((uint32_t)q[5] & 3u) << 20 | ((uint32_t)q[6] & 3u) << 6 | ((uint32_t)q[7] & 3u) << 22 | ((uint32_t)q[8] & 3u) << 8 | ((uint32_t)q[9] & 3u) << 24 | ((uint32_t)q[10] & 3u) << 10 | ((uint32_t)q[11] & 3u) << 26 | ((uint32_t)q[12] & 3u) << 12 | ((uint32_t)q[13] & 3u) << 28 | ((uint32_t)q[14] & 3u) << 14 | ((uint32_t)q[15] & 3u) << 30;
+#line 196 "templates/host/codec.h"
     }
 }
 
 INLINE uint32_t k_get_code(const unsigned char* page, int row, int channel)
 {
-#line 179 "templates/host/codec.h"
+#line 202 "templates/host/codec.h"
     const int lane = row, word = channel;
-#line 183 "templates/host/codec.h"
+#line 206 "templates/host/codec.h"
     const unsigned char* cell = k_cell(page, lane / 16, word / 16);
     const int i = word % 16;
-#line 188 "templates/host/codec.h"
+#line 211 "templates/host/codec.h"
     uint32_t code = 0;
-#line 190 "templates/host/codec.h"
+#line 213 "templates/host/codec.h"
     {
         enum { each = 8, mask = 3 };
         int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 197 "templates/host/codec.h"
+#line 220 "templates/host/codec.h"
         const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
-#line 199 "templates/host/codec.h"
+#line 222 "templates/host/codec.h"
         code |= (*(const u32_at*)at >> bit & mask) << 0;
     }
-#line 202 "templates/host/codec.h"
+#line 225 "templates/host/codec.h"
     return code;
-#line 204 "templates/host/codec.h"
+#line 227 "templates/host/codec.h"
 }
 
 // One value in the codec's basis.
 INLINE float k_read_value(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = k_get_code(page, row, channel);
-#line 211 "templates/host/codec.h"
+#line 234 "templates/host/codec.h"
     const int group = k_group(channel, row);
     const float scale = k_read_scale(page, group);
     return scale * (float)(int32_t)code + k_read_offset(page, group, scale);
-#line 217 "templates/host/codec.h"
+#line 240 "templates/host/codec.h"
 }
 
+#line 282 "templates/host/codec.h"
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int k_fold_is_due(int lane16)
 {
-#line 223 "templates/host/codec.h"
+#line 286 "templates/host/codec.h"
     return lane16 * 16 % k_group_size == 0;
-#line 228 "templates/host/codec.h"
+#line 291 "templates/host/codec.h"
 }
 
 #line 18 "templates/host/program.c"
 #line 1 "templates/host/dots.h"
 // dots.h -- sums of the keys' codes times 16-bit weights, as integers.
-#line 8 "templates/host/dots.h"
+#line 9 "templates/host/dots.h"
 //
 // A weight w, a query's or a softmax's, times the scale of its word where lanes share one, becomes
 // a 16-bit number W in units of the greatest: w scale = unit W, |W| <= 32767.  Then
@@ -870,11 +932,11 @@ INLINE int k_fold_is_due(int lane16)
 // Bound: a W is off by at most 3/2, since plain weight, ratio and product are rounded, a sum over
 // n words by unit 3/2 n 2^(bits - 1), and by about unit sqrt(n) 2^bits / 7 where errors are
 // independent.
-#line 23 "templates/host/dots.h"
+#line 24 "templates/host/dots.h"
 // That is to be at most 0.0005f of a score.  Where the unit is greater,
 // because queries and scales are, what W leave of the weights becomes a second list of 16 bits:
 // then a score is as exact as in floats.
-#line 29 "templates/host/dots.h"
+#line 30 "templates/host/dots.h"
 //
 // A cell of 256 codes: 1 loads, 8 times 1 to 3 instructions
 // that unpack, and 8 multiply-adds for each head.
@@ -885,27 +947,28 @@ enum { k_words = 64 };                  // room for them, a multiple of a vector
 typedef struct k_list {
     LINE int32_t pairs[num_heads][k_words / 2];    // W of words 2 i and 2 i + 1
     LINE float   unit[num_heads];
-#line 43 "templates/host/dots.h"
+#line 44 "templates/host/dots.h"
     float   rest[num_heads];
-#line 45 "templates/host/dots.h"
+#line 46 "templates/host/dots.h"
 } k_list;
 
 typedef struct k_dots {
+#line 54 "templates/host/dots.h"
     k_list main;
-#line 50 "templates/host/dots.h"
+#line 56 "templates/host/dots.h"
     k_list fine;                                   // what `main` leaves of the weights
     int needs_fine;
-#line 54 "templates/host/dots.h"
+#line 61 "templates/host/dots.h"
     float plain_unit[num_heads];
     LINE int32_t plain[num_heads][k_words / 2];    // W without this group's scales
-#line 57 "templates/host/dots.h"
+#line 64 "templates/host/dots.h"
     LINE float queries[num_heads][k_words];
     LINE float inverse[k_words];                   // of the scales in `plain`, times 1/2
     LINE float lift[k_words];                      // 1/2 where they are zero
-#line 64 "templates/host/dots.h"
+#line 78 "templates/host/dots.h"
 } k_dots;
 
-#line 122 "templates/host/dots.h"
+#line 156 "templates/host/dots.h"
 // Loads scale and offset + middle scale of the words first_word ... in the group of lane16.
 INLINE void k_load_grids(const unsigned char* page, int lane16, int first_word, float* scale,
                          float* offset)
@@ -919,19 +982,23 @@ INLINE void k_load_grids(const unsigned char* page, int lane16, int first_word, 
     for (int i = 64; i < k_words; ++i) scale[i] = offset[i] = 0.0f;
 }
 
-#line 136 "templates/host/dots.h"
+#line 170 "templates/host/dots.h"
 // Before the first group: queries [num_heads, dim], and no ratio that fits.
 static NOINLINE void k_start_dots(const float* queries, k_dots* to)
 {
     for (int i = 0; i < k_words; ++i) to->inverse[i] = to->lift[i] = 0.0f;
+#line 183 "templates/host/dots.h"
     for (int head = 0; head < num_heads; ++head)
         for (int i = 0; i < k_words; ++i)
             to->queries[head][i] = i < 64 ? queries[head * 64 + i] : 0.0f;
+#line 187 "templates/host/dots.h"
 }
 
+#line 216 "templates/host/dots.h"
 // Makes these scales the ones that others are compared with: queries times them are rounded.
 static NOINLINE void k_set_plain(const float* scale, k_dots* to)
 {
+#line 231 "templates/host/dots.h"
     LINE float list[k_words];
     for (int i = 0; i < k_words; i += lanes) {
         const vf one = load(scale + i);
@@ -943,6 +1010,7 @@ static NOINLINE void k_set_plain(const float* scale, k_dots* to)
             store(list + i, load(to->queries[head] + i) * load(scale + i));
         to->plain_unit[head] = round_list(list, k_words, to->plain[head]);
     }
+#line 243 "templates/host/dots.h"
 }
 
 // Ratios of the scales to those of set_plain, times 1/2.  Returns 0 where one is not from 1/4 to 2:
@@ -987,6 +1055,7 @@ static NOINLINE void k_fold_dots(const unsigned char* page, int lane16, k_dots* 
     LINE float scale[k_words], offset[k_words];
     vi ratio[k_words / (2 * lanes)];
     k_load_grids(page, lane16, 0, scale, offset);
+#line 294 "templates/host/dots.h"
     if (!k_take_ratios(scale, to, ratio)) {
         k_set_plain(scale, to);
         (void)k_take_ratios(scale, to, ratio);
@@ -1012,155 +1081,163 @@ static NOINLINE void k_fold_dots(const unsigned char* page, int lane16, k_dots* 
     to->needs_fine = !(most <= 0.000109375f);
     if (to->needs_fine) k_fold_fine(scale, to);
 }
-#line 325 "templates/host/dots.h"
+#line 416 "templates/host/dots.h"
 
-#line 355 "templates/host/dots.h"
+#line 446 "templates/host/dots.h"
 
 // The cells [word16, end16) of lane16, times W that begin with cell first_cell: their sums
-#line 358 "templates/host/dots.h"
+#line 449 "templates/host/dots.h"
 // become sums [num_heads, stride].
-#line 362 "templates/host/dots.h"
+#line 458 "templates/host/dots.h"
 static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int word16, int end16,
-                                 int first_cell, const k_list* w, float* sums, int stride)
+                                 int first_cell, const k_list* w, float* sums,
+                                 int stride)
 {
     for (int lane = 0; lane < 16; lane += lanes) {
-#line 367 "templates/host/dots.h"
+#line 464 "templates/host/dots.h"
         {
             int at = word16;
-#line 371 "templates/host/dots.h"
+#line 468 "templates/host/dots.h"
             vf total_0 = repeat(0.0f);
-#line 371 "templates/host/dots.h"
+#line 468 "templates/host/dots.h"
             vf total_1 = repeat(0.0f);
-#line 371 "templates/host/dots.h"
+#line 468 "templates/host/dots.h"
             vf total_2 = repeat(0.0f);
-#line 373 "templates/host/dots.h"
+#line 470 "templates/host/dots.h"
             do {
-#line 381 "templates/host/dots.h"
+#line 486 "templates/host/dots.h"
                 const int stop = end16;
-#line 384 "templates/host/dots.h"
+#line 489 "templates/host/dots.h"
                 vi sum_0_0 = { 0 };
-#line 384 "templates/host/dots.h"
+#line 489 "templates/host/dots.h"
                 vi sum_1_0 = { 0 };
-#line 384 "templates/host/dots.h"
+#line 489 "templates/host/dots.h"
                 vi sum_2_0 = { 0 };
-#line 386 "templates/host/dots.h"
+#line 491 "templates/host/dots.h"
                 for (; at < stop; ++at) {
                     const unsigned char* cell = k_cell(page, lane16, at);
                     const int32_t* pairs = w->pairs[0] + (at - first_cell) * 8;
-#line 390 "templates/host/dots.h"
+#line 495 "templates/host/dots.h"
                     const vp word_0_0 = (vp)load_u32(cell + 0 + lane * 4);
-#line 392 "templates/host/dots.h"
+#line 497 "templates/host/dots.h"
                     vp x;
-#line 394 "templates/host/dots.h"
+#line 499 "templates/host/dots.h"
                     x = (word_0_0 & 3);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 0, x, sum_0_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 32, x, sum_1_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 64, x, sum_2_0);
-#line 394 "templates/host/dots.h"
+#line 499 "templates/host/dots.h"
                     x = (word_0_0 >> 2 & 3);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 1, x, sum_0_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 33, x, sum_1_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 65, x, sum_2_0);
-#line 394 "templates/host/dots.h"
+#line 499 "templates/host/dots.h"
                     x = (word_0_0 >> 4 & 3);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 2, x, sum_0_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 34, x, sum_1_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 66, x, sum_2_0);
-#line 394 "templates/host/dots.h"
+#line 499 "templates/host/dots.h"
                     x = (word_0_0 >> 6 & 3);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 3, x, sum_0_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 35, x, sum_1_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 67, x, sum_2_0);
-#line 394 "templates/host/dots.h"
+#line 499 "templates/host/dots.h"
                     x = (word_0_0 >> 8 & 3);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 4, x, sum_0_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 36, x, sum_1_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 68, x, sum_2_0);
-#line 394 "templates/host/dots.h"
+#line 499 "templates/host/dots.h"
                     x = (word_0_0 >> 10 & 3);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 5, x, sum_0_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 37, x, sum_1_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 69, x, sum_2_0);
-#line 394 "templates/host/dots.h"
+#line 499 "templates/host/dots.h"
                     x = (word_0_0 >> 12 & 3);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 6, x, sum_0_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 38, x, sum_1_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 70, x, sum_2_0);
-#line 394 "templates/host/dots.h"
+#line 499 "templates/host/dots.h"
                     x = word_0_0 >> 14;
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 7, x, sum_0_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 39, x, sum_1_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 71, x, sum_2_0);
-#line 400 "templates/host/dots.h"
+#line 505 "templates/host/dots.h"
                 }
-#line 407 "templates/host/dots.h"
+#line 512 "templates/host/dots.h"
                 total_0 = mul_add(__builtin_convertvector(sum_0_0, vf),
                                     repeat(w->unit[0]), repeat(w->rest[0]));
-#line 407 "templates/host/dots.h"
+#line 512 "templates/host/dots.h"
                 total_1 = mul_add(__builtin_convertvector(sum_1_0, vf),
                                     repeat(w->unit[1]), repeat(w->rest[1]));
-#line 407 "templates/host/dots.h"
+#line 512 "templates/host/dots.h"
                 total_2 = mul_add(__builtin_convertvector(sum_2_0, vf),
                                     repeat(w->unit[2]), repeat(w->rest[2]));
-#line 411 "templates/host/dots.h"
+#line 519 "templates/host/dots.h"
             } while (at < end16);
-#line 413 "templates/host/dots.h"
+#line 521 "templates/host/dots.h"
             store(sums + 0 * stride + lane, total_0);
-#line 413 "templates/host/dots.h"
+#line 521 "templates/host/dots.h"
             store(sums + 1 * stride + lane, total_1);
-#line 413 "templates/host/dots.h"
+#line 521 "templates/host/dots.h"
             store(sums + 2 * stride + lane, total_2);
-#line 415 "templates/host/dots.h"
+#line 523 "templates/host/dots.h"
         }
-#line 417 "templates/host/dots.h"
+#line 525 "templates/host/dots.h"
     }
 }
 
 #line 24 "templates/host/program.c"
 #line 1 "templates/host/transform_rows.c"
-// transform_rows.c -- rows into the basis of the keys' codec, or out of it.
+// transform_rows.c -- rows into the bases of the keys' codec, or out of them.
 //
 //   x     [num_heads, dim]  f32, in place
-#line 9 "templates/host/transform_rows.c"
+#line 12 "templates/host/transform_rows.c"
 
-#line 89 "templates/host/transform_rows.c"
-INLINE void k_transform(float* x) { (void)x; }
-#line 91 "templates/host/transform_rows.c"
+#line 133 "templates/host/transform_rows.c"
+// Into the basis that all rows are in.
+INLINE void k_transform(float* x, const float* tables)
+{
+    (void)tables;
+#line 142 "templates/host/transform_rows.c"
+    (void)x;
+#line 144 "templates/host/transform_rows.c"
+}
 
+#line 147 "templates/host/transform_rows.c"
 static void k_transform_rows(const kvl__basis_args* a)
 {
     for (int32_t head = 0; head < a->num_heads; ++head) {
         float* x = a->x + head * k_dim;
         (void)x;
-#line 107 "templates/host/transform_rows.c"
-        k_transform(x);
-#line 116 "templates/host/transform_rows.c"
+#line 162 "templates/host/transform_rows.c"
+        k_transform(x, a->tables);
+#line 171 "templates/host/transform_rows.c"
     }
-#line 120 "templates/host/transform_rows.c"
+#line 184 "templates/host/transform_rows.c"
 }
 
 #line 29 "templates/host/program.c"
@@ -1178,52 +1255,52 @@ INLINE void k_load_row(const uint16_t* row, const float* tables, float* x)
 #line 36 "templates/host/encode_rows.c"
     (void)tables;
 #line 43 "templates/host/encode_rows.c"
-    k_transform(x);
+    k_transform(x, tables);
 #line 48 "templates/host/encode_rows.c"
 }
 
 #line 69 "templates/host/encode_rows.c"
 
-#line 156 "templates/host/encode_rows.c"
+#line 158 "templates/host/encode_rows.c"
 // Groups along tokens: group_size rows at once, each channel with its own statistics.
 static void k_encode_rows(const kvl__encode_args* a)
 {
     enum { group_size = 32 };
     for (int32_t r = 0; r < a->num_rows; r += group_size) {
         float rows[group_size][k_dim];
-#line 163 "templates/host/encode_rows.c"
+#line 165 "templates/host/encode_rows.c"
         float los[k_dim];
-#line 163 "templates/host/encode_rows.c"
+#line 165 "templates/host/encode_rows.c"
         float his[k_dim];
-#line 169 "templates/host/encode_rows.c"
+#line 171 "templates/host/encode_rows.c"
         for (int t = 0; t < group_size; ++t)
             k_load_row(a->rows + (r + t) * a->row_stride, a->tables, rows[t]);
-#line 172 "templates/host/encode_rows.c"
+#line 174 "templates/host/encode_rows.c"
         for (int i = 0; i < k_dim; ++i) {
             const float x = rows[0][i];
-#line 175 "templates/host/encode_rows.c"
-            los[i] = x;
-#line 175 "templates/host/encode_rows.c"
-            his[i] = x;
 #line 177 "templates/host/encode_rows.c"
+            los[i] = x;
+#line 177 "templates/host/encode_rows.c"
+            his[i] = x;
+#line 179 "templates/host/encode_rows.c"
         }
         for (int t = 1; t < group_size; ++t) {
             for (int i = 0; i < k_dim; ++i) {
                 const float x = rows[t][i];
-#line 182 "templates/host/encode_rows.c"
+#line 184 "templates/host/encode_rows.c"
                 const float lo = los[i];
                 los[i] = x < lo ? x : lo;
-#line 182 "templates/host/encode_rows.c"
+#line 184 "templates/host/encode_rows.c"
                 const float hi = his[i];
                 his[i] = x > hi ? x : hi;
-#line 185 "templates/host/encode_rows.c"
+#line 187 "templates/host/encode_rows.c"
             }
         }
         float offset[k_dim], inverse[k_dim];
         for (int i = 0; i < k_dim; ++i) {
             const int row = a->first_row + r;
             const int group = k_group(i, row);
-#line 192 "templates/host/encode_rows.c"
+#line 194 "templates/host/encode_rows.c"
             const k_grid grid =
                 k_store_grid(a->page, group, los[i], his[i]);
             offset[i] = grid.offset;
@@ -1248,28 +1325,28 @@ static void k_decode_rows(const kvl__decode_args* a)
         if (a->rows) {
             float* x = a->rows + r * (int64_t)k_dim;
             for (int i = 0; i < k_dim; ++i) x[i] = k_read_value(a->page, row, i);
-#line 13 "templates/host/decode_rows.c"
-            k_transform(x);
-#line 19 "templates/host/decode_rows.c"
+#line 15 "templates/host/decode_rows.c"
+            k_transform(x, a->tables);
+#line 21 "templates/host/decode_rows.c"
         }
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)k_dim;
             for (int i = 0; i < k_dim; ++i) q[i] = (uint16_t)k_get_code(a->page, row, i);
         }
     }
-#line 26 "templates/host/decode_rows.c"
+#line 38 "templates/host/decode_rows.c"
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;
-#line 32 "templates/host/decode_rows.c"
+#line 44 "templates/host/decode_rows.c"
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; row += k_group_size) {
         for (int i = 0; i < k_dim; ++i, ++at) {
-#line 35 "templates/host/decode_rows.c"
+#line 47 "templates/host/decode_rows.c"
             const int group = k_group(i, row);
             a->scales[at] = k_read_scale(a->page, group);
             a->offsets[at] = k_read_offset(a->page, group, a->scales[at]);
         }
     }
-#line 41 "templates/host/decode_rows.c"
+#line 53 "templates/host/decode_rows.c"
 }
 
 #line 31 "templates/host/program.c"
@@ -1426,16 +1503,18 @@ INLINE int v_group(int word, int lane)
 INLINE vf v_load_scale(const unsigned char* page, int group)
 {
     page += v_scales_at + group * (int64_t)1;
+#line 44 "templates/host/codec.h"
     return load_e5m3(page);
+#line 46 "templates/host/codec.h"
 }
 
 INLINE vf v_load_offset(const unsigned char* page, int group, vf scale)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 48 "templates/host/codec.h"
+#line 52 "templates/host/codec.h"
     page += v_zeros_at + group * (int64_t)1;
     const vf zero = load_i8(page);
-#line 57 "templates/host/codec.h"
+#line 61 "templates/host/codec.h"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
@@ -1443,20 +1522,22 @@ INLINE vf v_load_offset(const unsigned char* page, int group, vf scale)
 INLINE float v_read_scale(const unsigned char* page, int group)
 {
     page += v_scales_at + group * (int64_t)1;
+#line 44 "templates/host/codec.h"
     return read_e5m3(page);
+#line 46 "templates/host/codec.h"
 }
 
 INLINE float v_read_offset(const unsigned char* page, int group, float scale)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 48 "templates/host/codec.h"
+#line 52 "templates/host/codec.h"
     page += v_zeros_at + group * (int64_t)1;
     const float zero = read_i8(page);
-#line 57 "templates/host/codec.h"
+#line 61 "templates/host/codec.h"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
-#line 61 "templates/host/codec.h"
+#line 65 "templates/host/codec.h"
 // The numbers that turn a value into its code: round((x - offset) * inverse).
 typedef struct v_grid {
     float offset, inverse;
@@ -1465,23 +1546,29 @@ typedef struct v_grid {
 INLINE void v_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
 {
     (void)zero_code;
-#line 71 "templates/host/codec.h"
+#line 75 "templates/host/codec.h"
     page[v_scales_at + group] = (unsigned char)scale_code;
-#line 71 "templates/host/codec.h"
+#line 75 "templates/host/codec.h"
     page[v_zeros_at + group] = (unsigned char)zero_code;
-#line 76 "templates/host/codec.h"
+#line 80 "templates/host/codec.h"
 }
 
-// Fits a group and stores its scale and zero.
-static v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
+// What is stored for a group, and the scale that it decodes to.
+typedef struct v_pair {
+    uint32_t scale_code, zero_code;
+    float    scale;
+} v_pair;
+
+// Fits a group.  flag: the lowest bit of its zero; < 0: any.
+INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
     enum { group_size = 32 };
     v_grid grid = { 0.0f, 0.0f };
     uint32_t scale_code;
     float scale;
-#line 87 "templates/host/codec.h"
-    const int flag = -1;             // the zero has none
+    (void)flag;
+#line 98 "templates/host/codec.h"
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -1501,12 +1588,25 @@ static v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 106 "templates/host/codec.h"
-    v_put_pair(page, group, scale_code, zero_code);
+#line 102 "templates/host/codec.h"
+    pair->zero_code = zero_code;
+#line 118 "templates/host/codec.h"
+    pair->scale_code = scale_code;
+    pair->scale = scale;
     return grid;
 }
 
-#line 111 "templates/host/codec.h"
+// Fits a group and stores its scale and zero.
+static v_grid v_store_grid(
+    unsigned char* page, int group, float lo, float hi)
+{
+    v_pair pair;
+    const v_grid grid = v_fit_grid(&pair, -1, lo, hi);
+    v_put_pair(page, group, pair.scale_code, pair.zero_code);
+    return grid;
+}
+
+#line 134 "templates/host/codec.h"
 // Codes q [dim] of a row: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 static void v_round_row(const float* x, const float* offset, const float* inverse, uint16_t* q)
@@ -1523,7 +1623,7 @@ static void v_round_row(const float* x, const float* offset, const float* invers
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
-#line 129 "templates/host/codec.h"
+#line 152 "templates/host/codec.h"
 
 // CODES
 
@@ -1532,69 +1632,70 @@ static void v_put_row(unsigned char* page, int row, const uint16_t* q)
 {
     const int i = row % 16;
     for (int at = 0; at < v_dim / 16; ++at, q += 16) {
-#line 154 "templates/host/codec.h"
+#line 177 "templates/host/codec.h"
         u32_at* to = (u32_at*)v_cell(page, at, row / 16);
-#line 156 "templates/host/codec.h"
+#line 179 "templates/host/codec.h"
         {
             enum { each = 8, mask = 3 };
             u32_at* words = to + 0 + i / 2 / each * 16;
             const int left = i % 2 * 16 + i / 2 % each * 2;
-#line 166 "templates/host/codec.h"
+#line 189 "templates/host/codec.h"
             for (int lane = 0; lane < 16; ++lane)
                 words[lane] = (words[lane] & ~((uint32_t)mask << left))
                               | ((uint32_t)q[lane] >> 0 & mask) << left;
-#line 170 "templates/host/codec.h"
+#line 193 "templates/host/codec.h"
         }
-#line 173 "templates/host/codec.h"
+#line 196 "templates/host/codec.h"
     }
 }
 
 INLINE uint32_t v_get_code(const unsigned char* page, int row, int channel)
 {
-#line 181 "templates/host/codec.h"
+#line 204 "templates/host/codec.h"
     const int lane = channel, word = row;
-#line 183 "templates/host/codec.h"
+#line 206 "templates/host/codec.h"
     const unsigned char* cell = v_cell(page, lane / 16, word / 16);
     const int i = word % 16;
-#line 188 "templates/host/codec.h"
+#line 211 "templates/host/codec.h"
     uint32_t code = 0;
-#line 190 "templates/host/codec.h"
+#line 213 "templates/host/codec.h"
     {
         enum { each = 8, mask = 3 };
         int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 197 "templates/host/codec.h"
+#line 220 "templates/host/codec.h"
         const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
-#line 199 "templates/host/codec.h"
+#line 222 "templates/host/codec.h"
         code |= (*(const u32_at*)at >> bit & mask) << 0;
     }
-#line 202 "templates/host/codec.h"
+#line 225 "templates/host/codec.h"
     return code;
-#line 204 "templates/host/codec.h"
+#line 227 "templates/host/codec.h"
 }
 
 // One value in the codec's basis.
 INLINE float v_read_value(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = v_get_code(page, row, channel);
-#line 211 "templates/host/codec.h"
+#line 234 "templates/host/codec.h"
     const int group = v_group(row, channel);
     const float scale = v_read_scale(page, group);
     return scale * (float)(int32_t)code + v_read_offset(page, group, scale);
-#line 217 "templates/host/codec.h"
+#line 240 "templates/host/codec.h"
 }
 
+#line 282 "templates/host/codec.h"
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int v_fold_is_due(int lane16)
 {
-#line 223 "templates/host/codec.h"
+#line 286 "templates/host/codec.h"
     return lane16 * 16 % v_group_size == 0;
-#line 228 "templates/host/codec.h"
+#line 291 "templates/host/codec.h"
 }
 
 #line 18 "templates/host/program.c"
 #line 1 "templates/host/dots.h"
 // dots.h -- sums of the values' codes times 16-bit weights, as integers.
-#line 8 "templates/host/dots.h"
+#line 9 "templates/host/dots.h"
 //
 // A weight w, a query's or a softmax's, times the scale of its word where lanes share one, becomes
 // a 16-bit number W in units of the greatest: w scale = unit W, |W| <= 32767.  Then
@@ -1609,9 +1710,9 @@ INLINE int v_fold_is_due(int lane16)
 // Bound: a W is off by at most 3/2, since plain weight, ratio and product are rounded, a sum over
 // n words by unit 3/2 n 2^(bits - 1), and by about unit sqrt(n) 2^bits / 7 where errors are
 // independent.
-#line 27 "templates/host/dots.h"
+#line 28 "templates/host/dots.h"
 // Each unit is at most 1/4096 of the greatest weight times scale of the strip.
-#line 29 "templates/host/dots.h"
+#line 30 "templates/host/dots.h"
 //
 // A cell of 256 codes: 1 loads, 8 times 1 to 3 instructions
 // that unpack, and 8 multiply-adds for each head.
@@ -1622,20 +1723,21 @@ enum { v_words = 64 };                  // room for them, a multiple of a vector
 typedef struct v_list {
     LINE int32_t pairs[num_heads][v_words / 2];    // W of words 2 i and 2 i + 1
     LINE float   unit[num_heads];
-#line 45 "templates/host/dots.h"
+#line 46 "templates/host/dots.h"
 } v_list;
 
 typedef struct v_dots {
-    v_list main;
 #line 54 "templates/host/dots.h"
+    v_list main;
+#line 61 "templates/host/dots.h"
     float plain_unit[num_heads];
     LINE int32_t plain[num_heads][v_words / 2];    // W without this group's scales
-#line 61 "templates/host/dots.h"
+#line 75 "templates/host/dots.h"
     LINE float rest[num_heads][2][lanes];
-#line 64 "templates/host/dots.h"
+#line 78 "templates/host/dots.h"
 } v_dots;
 
-#line 122 "templates/host/dots.h"
+#line 156 "templates/host/dots.h"
 // Loads scale and offset + middle scale of the words first_word ... in the group of lane16.
 INLINE void v_load_grids(const unsigned char* page, int lane16, int first_word, float* scale,
                          float* offset)
@@ -1649,7 +1751,7 @@ INLINE void v_load_grids(const unsigned char* page, int lane16, int first_word, 
     for (int i = 64; i < v_words; ++i) scale[i] = offset[i] = 0.0f;
 }
 
-#line 229 "templates/host/dots.h"
+#line 320 "templates/host/dots.h"
 // Before the first strip.
 INLINE void v_start_dots(v_dots* to)
 {
@@ -1744,155 +1846,163 @@ static NOINLINE void v_fold_dots(const unsigned char* page, int lane16, int firs
         store(rest_at, mul_add(wholes, repeat(to->main.unit[head] * -1.5f), rest + more));
     }
 }
-#line 325 "templates/host/dots.h"
+#line 416 "templates/host/dots.h"
 
-#line 355 "templates/host/dots.h"
+#line 446 "templates/host/dots.h"
 
 // The cells [word16, end16) of lane16, times W that begin with cell first_cell: their sums
-#line 360 "templates/host/dots.h"
+#line 451 "templates/host/dots.h"
 // join sums [num_heads, stride].
-#line 362 "templates/host/dots.h"
+#line 458 "templates/host/dots.h"
 static NOINLINE void v_dot_cells(const unsigned char* page, int lane16, int word16, int end16,
-                                 int first_cell, const v_list* w, float* sums, int stride)
+                                 int first_cell, const v_list* w, float* sums,
+                                 int stride)
 {
     for (int lane = 0; lane < 16; lane += lanes) {
-#line 367 "templates/host/dots.h"
+#line 464 "templates/host/dots.h"
         {
             int at = word16;
-#line 371 "templates/host/dots.h"
+#line 468 "templates/host/dots.h"
             vf total_0 = load(sums + 0 * stride + lane);
-#line 371 "templates/host/dots.h"
+#line 468 "templates/host/dots.h"
             vf total_1 = load(sums + 1 * stride + lane);
-#line 371 "templates/host/dots.h"
+#line 468 "templates/host/dots.h"
             vf total_2 = load(sums + 2 * stride + lane);
-#line 373 "templates/host/dots.h"
+#line 470 "templates/host/dots.h"
             do {
-#line 381 "templates/host/dots.h"
+#line 486 "templates/host/dots.h"
                 const int stop = end16;
-#line 384 "templates/host/dots.h"
+#line 489 "templates/host/dots.h"
                 vi sum_0_0 = { 0 };
-#line 384 "templates/host/dots.h"
+#line 489 "templates/host/dots.h"
                 vi sum_1_0 = { 0 };
-#line 384 "templates/host/dots.h"
+#line 489 "templates/host/dots.h"
                 vi sum_2_0 = { 0 };
-#line 386 "templates/host/dots.h"
+#line 491 "templates/host/dots.h"
                 for (; at < stop; ++at) {
                     const unsigned char* cell = v_cell(page, lane16, at);
                     const int32_t* pairs = w->pairs[0] + (at - first_cell) * 8;
-#line 390 "templates/host/dots.h"
+#line 495 "templates/host/dots.h"
                     const vp word_0_0 = (vp)load_u32(cell + 0 + lane * 4);
-#line 392 "templates/host/dots.h"
+#line 497 "templates/host/dots.h"
                     vp x;
-#line 394 "templates/host/dots.h"
+#line 499 "templates/host/dots.h"
                     x = (word_0_0 & 3);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 0, x, sum_0_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 32, x, sum_1_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 64, x, sum_2_0);
-#line 394 "templates/host/dots.h"
+#line 499 "templates/host/dots.h"
                     x = (word_0_0 >> 2 & 3);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 1, x, sum_0_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 33, x, sum_1_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 65, x, sum_2_0);
-#line 394 "templates/host/dots.h"
+#line 499 "templates/host/dots.h"
                     x = (word_0_0 >> 4 & 3);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 2, x, sum_0_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 34, x, sum_1_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 66, x, sum_2_0);
-#line 394 "templates/host/dots.h"
+#line 499 "templates/host/dots.h"
                     x = (word_0_0 >> 6 & 3);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 3, x, sum_0_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 35, x, sum_1_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 67, x, sum_2_0);
-#line 394 "templates/host/dots.h"
+#line 499 "templates/host/dots.h"
                     x = (word_0_0 >> 8 & 3);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 4, x, sum_0_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 36, x, sum_1_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 68, x, sum_2_0);
-#line 394 "templates/host/dots.h"
+#line 499 "templates/host/dots.h"
                     x = (word_0_0 >> 10 & 3);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 5, x, sum_0_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 37, x, sum_1_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 69, x, sum_2_0);
-#line 394 "templates/host/dots.h"
+#line 499 "templates/host/dots.h"
                     x = (word_0_0 >> 12 & 3);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 6, x, sum_0_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 38, x, sum_1_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 70, x, sum_2_0);
-#line 394 "templates/host/dots.h"
+#line 499 "templates/host/dots.h"
                     x = word_0_0 >> 14;
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 7, x, sum_0_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 39, x, sum_1_0);
-#line 397 "templates/host/dots.h"
+#line 502 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 71, x, sum_2_0);
-#line 400 "templates/host/dots.h"
+#line 505 "templates/host/dots.h"
                 }
-#line 407 "templates/host/dots.h"
+#line 512 "templates/host/dots.h"
                 total_0 = mul_add(__builtin_convertvector(sum_0_0, vf),
                                     repeat(w->unit[0]), total_0);
-#line 407 "templates/host/dots.h"
+#line 512 "templates/host/dots.h"
                 total_1 = mul_add(__builtin_convertvector(sum_1_0, vf),
                                     repeat(w->unit[1]), total_1);
-#line 407 "templates/host/dots.h"
+#line 512 "templates/host/dots.h"
                 total_2 = mul_add(__builtin_convertvector(sum_2_0, vf),
                                     repeat(w->unit[2]), total_2);
-#line 411 "templates/host/dots.h"
+#line 519 "templates/host/dots.h"
             } while (at < end16);
-#line 413 "templates/host/dots.h"
+#line 521 "templates/host/dots.h"
             store(sums + 0 * stride + lane, total_0);
-#line 413 "templates/host/dots.h"
+#line 521 "templates/host/dots.h"
             store(sums + 1 * stride + lane, total_1);
-#line 413 "templates/host/dots.h"
+#line 521 "templates/host/dots.h"
             store(sums + 2 * stride + lane, total_2);
-#line 415 "templates/host/dots.h"
+#line 523 "templates/host/dots.h"
         }
-#line 417 "templates/host/dots.h"
+#line 525 "templates/host/dots.h"
     }
 }
 
 #line 24 "templates/host/program.c"
 #line 1 "templates/host/transform_rows.c"
-// transform_rows.c -- rows into the basis of the values' codec, or out of it.
+// transform_rows.c -- rows into the bases of the values' codec, or out of them.
 //
 //   x     [num_heads, dim]  f32, in place
-#line 9 "templates/host/transform_rows.c"
+#line 12 "templates/host/transform_rows.c"
 
-#line 89 "templates/host/transform_rows.c"
-INLINE void v_transform(float* x) { (void)x; }
-#line 91 "templates/host/transform_rows.c"
+#line 133 "templates/host/transform_rows.c"
+// Into the basis that all rows are in.
+INLINE void v_transform(float* x, const float* tables)
+{
+    (void)tables;
+#line 142 "templates/host/transform_rows.c"
+    (void)x;
+#line 144 "templates/host/transform_rows.c"
+}
 
+#line 147 "templates/host/transform_rows.c"
 static void v_transform_rows(const kvl__basis_args* a)
 {
     for (int32_t head = 0; head < a->num_heads; ++head) {
         float* x = a->x + head * v_dim;
         (void)x;
-#line 107 "templates/host/transform_rows.c"
-        v_transform(x);
-#line 116 "templates/host/transform_rows.c"
+#line 162 "templates/host/transform_rows.c"
+        v_transform(x, a->tables);
+#line 171 "templates/host/transform_rows.c"
     }
-#line 120 "templates/host/transform_rows.c"
+#line 184 "templates/host/transform_rows.c"
 }
 
 #line 29 "templates/host/program.c"
@@ -1910,68 +2020,68 @@ INLINE void v_load_row(const uint16_t* row, const float* tables, float* x)
 #line 36 "templates/host/encode_rows.c"
     (void)tables;
 #line 43 "templates/host/encode_rows.c"
-    v_transform(x);
+    v_transform(x, tables);
 #line 48 "templates/host/encode_rows.c"
 }
 
 #line 69 "templates/host/encode_rows.c"
 
-#line 94 "templates/host/encode_rows.c"
+#line 96 "templates/host/encode_rows.c"
 // Groups along the channels of a row.
 static void v_encode_rows(const kvl__encode_args* a)
 {
-#line 98 "templates/host/encode_rows.c"
+#line 100 "templates/host/encode_rows.c"
     enum { group_size = 32, step = 16 };
-#line 102 "templates/host/encode_rows.c"
+#line 104 "templates/host/encode_rows.c"
     for (int32_t r = 0; r < a->num_rows; ++r) {
         const int row = a->first_row + r;
         float offset[v_dim], inverse[v_dim];
         uint16_t q[v_dim];
-#line 112 "templates/host/encode_rows.c"
+#line 114 "templates/host/encode_rows.c"
         float x[v_dim];
         v_load_row(a->rows + r * a->row_stride, a->tables, x);
-#line 115 "templates/host/encode_rows.c"
+#line 117 "templates/host/encode_rows.c"
         for (int first = 0; first < v_dim; first += group_size) {
             const float* of = x + first;
-#line 118 "templates/host/encode_rows.c"
-            float los[step];
-#line 118 "templates/host/encode_rows.c"
-            float his[step];
 #line 120 "templates/host/encode_rows.c"
+            float los[step];
+#line 120 "templates/host/encode_rows.c"
+            float his[step];
+#line 122 "templates/host/encode_rows.c"
             // Every step-th value has its own statistics; what they come to is order-free.
             for (int j = 0; j < step; ++j) {
                 const float x = of[j];
-#line 124 "templates/host/encode_rows.c"
-                los[j] = x;
-#line 124 "templates/host/encode_rows.c"
-                his[j] = x;
 #line 126 "templates/host/encode_rows.c"
+                los[j] = x;
+#line 126 "templates/host/encode_rows.c"
+                his[j] = x;
+#line 128 "templates/host/encode_rows.c"
             }
             for (int i = step; i < group_size; i += step) {
                 for (int j = 0; j < step; ++j) {
                     const float x = of[i + j];
-#line 131 "templates/host/encode_rows.c"
+#line 133 "templates/host/encode_rows.c"
                     const float lo = los[j];
                     los[j] = x < lo ? x : lo;
-#line 131 "templates/host/encode_rows.c"
+#line 133 "templates/host/encode_rows.c"
                     const float hi = his[j];
                     his[j] = x > hi ? x : hi;
-#line 134 "templates/host/encode_rows.c"
+#line 136 "templates/host/encode_rows.c"
                 }
             }
-#line 137 "templates/host/encode_rows.c"
+#line 139 "templates/host/encode_rows.c"
             float lo = los[0];
             for (int j = 1; j < step; ++j) {
                 const float x = los[j];
                 lo = x < lo ? x : lo;
             }
-#line 137 "templates/host/encode_rows.c"
+#line 139 "templates/host/encode_rows.c"
             float hi = his[0];
             for (int j = 1; j < step; ++j) {
                 const float x = his[j];
                 hi = x > hi ? x : hi;
             }
-#line 143 "templates/host/encode_rows.c"
+#line 145 "templates/host/encode_rows.c"
             const int group = v_group(row, first);
             const v_grid grid =
                 v_store_grid(a->page, group, lo, hi);
@@ -1996,28 +2106,28 @@ static void v_decode_rows(const kvl__decode_args* a)
         if (a->rows) {
             float* x = a->rows + r * (int64_t)v_dim;
             for (int i = 0; i < v_dim; ++i) x[i] = v_read_value(a->page, row, i);
-#line 13 "templates/host/decode_rows.c"
-            v_transform(x);
-#line 19 "templates/host/decode_rows.c"
+#line 15 "templates/host/decode_rows.c"
+            v_transform(x, a->tables);
+#line 21 "templates/host/decode_rows.c"
         }
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)v_dim;
             for (int i = 0; i < v_dim; ++i) q[i] = (uint16_t)v_get_code(a->page, row, i);
         }
     }
-#line 26 "templates/host/decode_rows.c"
+#line 38 "templates/host/decode_rows.c"
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;
-#line 29 "templates/host/decode_rows.c"
+#line 41 "templates/host/decode_rows.c"
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; ++row) {
         for (int i = 0; i < v_dim; i += v_group_size, ++at) {
-#line 35 "templates/host/decode_rows.c"
+#line 47 "templates/host/decode_rows.c"
             const int group = v_group(row, i);
             a->scales[at] = v_read_scale(a->page, group);
             a->offsets[at] = v_read_offset(a->page, group, a->scales[at]);
         }
     }
-#line 41 "templates/host/decode_rows.c"
+#line 53 "templates/host/decode_rows.c"
 }
 
 #line 31 "templates/host/program.c"
@@ -2412,51 +2522,53 @@ static NOINLINE void add_fine(const unsigned char* keys, int tile, const workspa
                               float* scores)
 {
     LINE float fine[num_heads][16];
+#line 32 "templates/host/attend_pages.c"
     k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, &w->k.fine, fine[0], 16);
     for (int head = 0; head < num_heads; ++head)
         for (int i = 0; i < 16; ++i) scores[head * strip_words + i] += fine[head][i];
 }
 
-#line 37 "templates/host/attend_pages.c"
+#line 38 "templates/host/attend_pages.c"
 // Scores of the tiles of rows [first, end) of a page's keys; the strip begins at row `base`.
 static void score_tiles(const float* q, const unsigned char* keys, const unsigned char* next,
                         int base, int first, int end, workspace* w)
 {
     for (int tile = first / 16; tile * 16 < end; ++tile) {
         float* scores = &w->scores[0][tile * 16 - base];
-#line 44 "templates/host/attend_pages.c"
+#line 45 "templates/host/attend_pages.c"
         fetch_part(next, k_page_bytes, tile, page_size / 16);
-#line 50 "templates/host/attend_pages.c"
+#line 51 "templates/host/attend_pages.c"
         if (tile == first / 16 || k_fold_is_due(tile)) k_fold_dots(keys, tile, &w->k);
-#line 54 "templates/host/attend_pages.c"
+#line 55 "templates/host/attend_pages.c"
         (void)q;
+#line 57 "templates/host/attend_pages.c"
         k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, &w->k.main, scores, strip_words);
         if (w->k.needs_fine) add_fine(keys, tile, w, scores);
-#line 67 "templates/host/attend_pages.c"
+#line 82 "templates/host/attend_pages.c"
     }
 }
 
-#line 71 "templates/host/attend_pages.c"
+#line 86 "templates/host/attend_pages.c"
 // Values of rows [first, end) join o, times the weights of a strip that begins at row `base`.  Rows
 // that are not visible have weight zero, and codes are numbers whatever their memory holds.
 static void add_values(const unsigned char* values, const unsigned char* next, int base, int first,
                        int end, workspace* w, float* o)
 {
-#line 77 "templates/host/attend_pages.c"
+#line 92 "templates/host/attend_pages.c"
     v_set_plain(w->scores[0], &w->v);
-#line 81 "templates/host/attend_pages.c"
+#line 96 "templates/host/attend_pages.c"
     for (int at = 0; at < head_dim_v / 16; ++at) {
-#line 83 "templates/host/attend_pages.c"
+#line 98 "templates/host/attend_pages.c"
         fetch_part(next, v_page_bytes, at, head_dim_v / 16);
-#line 88 "templates/host/attend_pages.c"
+#line 103 "templates/host/attend_pages.c"
         if (at == 0 || v_fold_is_due(at))
             v_fold_dots(values, at, base, first - base, end - base, w->scores[0], &w->v);
-#line 91 "templates/host/attend_pages.c"
+#line 106 "templates/host/attend_pages.c"
         v_dot_cells(values, at, first / 16, (end + 15) / 16, base / 16, &w->v.main, o + at * 16,
                     head_dim_v);
     }
 }
-#line 151 "templates/host/attend_pages.c"
+#line 166 "templates/host/attend_pages.c"
 
 // Rows [first, end) of one page, inside the strip that begins at row `base`.  position: of the
 // page's first row, counted from the query's.
@@ -2466,12 +2578,12 @@ static void attend_strip(const kvl__attend_args* a, const unsigned char* page,
 {
     score_tiles(a->q, page + a->k_offset, next + a->k_offset, base, first, end, w);
     for (int head = 0; head < num_heads; ++head) {
-#line 164 "templates/host/attend_pages.c"
+#line 179 "templates/host/attend_pages.c"
         const float shrink = softmax_add(state, a, head, w->scores[head], strip_words,
                                          first - base, end - base, position + base);
-#line 167 "templates/host/attend_pages.c"
+#line 182 "templates/host/attend_pages.c"
         if (shrink < 1.0f) v_shrink_rest(&w->v, head, shrink);
-#line 171 "templates/host/attend_pages.c"
+#line 186 "templates/host/attend_pages.c"
     }
     add_values(page + a->v_offset, next + a->v_offset, base, first, end, w, a->o);
 }
@@ -2482,12 +2594,12 @@ static void attend_pages(const kvl__attend_args* a)
     const int64_t num_pages = (a->end_row + page_size - 1) / page_size;
     softmax state;
     softmax_start(&state, a->o);
-#line 182 "templates/host/attend_pages.c"
+#line 197 "templates/host/attend_pages.c"
     k_start_dots(a->q, &w->k);
-#line 187 "templates/host/attend_pages.c"
+#line 202 "templates/host/attend_pages.c"
     int num_strips = 0;
     v_start_dots(&w->v);
-#line 190 "templates/host/attend_pages.c"
+#line 205 "templates/host/attend_pages.c"
     for (int64_t row = a->first_row; row < a->end_row;) {
         const int64_t at = row / page_size, left = a->end_row - at * page_size;
         const int64_t after = at + 1 < num_pages ? at + 1 : at;
@@ -2495,14 +2607,14 @@ static void attend_pages(const kvl__attend_args* a)
         const int end = left < base + strip_rows ? (int)left : base + strip_rows;
         attend_strip(a, a->pages[at], a->pages[after], a->position + at * page_size, base, first,
                      end, &state, w);
-#line 198 "templates/host/attend_pages.c"
+#line 213 "templates/host/attend_pages.c"
         if (++num_strips % 16 == 0) v_add_rest(&w->v, a->o);
-#line 200 "templates/host/attend_pages.c"
+#line 215 "templates/host/attend_pages.c"
         row = at * page_size + end;
     }
-#line 203 "templates/host/attend_pages.c"
+#line 218 "templates/host/attend_pages.c"
     v_add_rest(&w->v, a->o);
-#line 205 "templates/host/attend_pages.c"
+#line 220 "templates/host/attend_pages.c"
     softmax_finish(&state, a->o, a->lse);
 }
 
