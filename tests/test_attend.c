@@ -55,9 +55,12 @@ static const char* const shape_specs[] = {
     "q4_0/bf16:g16,rows=bf16,sink=2,recent=1,page=16",
     "rtn:k4,v4,g16,shift=mean,sink=3,recent=5,page=16",
     "kivi:k2,v3,g16,shift=mean,transform=hadamard16,meta=f16,sink=3,recent=5,page=16",
-    "f16/bf16:shift=mean,rows=bf16,sink=2,recent=1,page=16"
+    "f16/bf16:shift=mean,rows=bf16,sink=2,recent=1,page=16",
+    "flagrot-kivi:k2,v2,g16,sink=3,recent=5,page=16",
+    "flagrot-auto:k3,v4,g16,k.meta=f16,k.score=channel,sink=3,recent=5,page=16",
+    "flagrot-auto:k4,v2,g16,k.choose=fixed,sink=0,recent=1,page=16"
 };
-enum { NUM_SHAPE_SPECS = 10 };
+enum { NUM_SHAPE_SPECS = 13 };
 
 static void check_shape(const test_target* target, int dk, int dv, int share, int which)
 {
@@ -104,7 +107,7 @@ Test(attend, shapes_at_each_level)
     test_target targets[TEST_MAX_TARGETS];
     const int n = test_attend_targets(targets);
     for (int i = 2; i < n; ++i)
-        for (int which = 0; which < NUM_SHAPE_SPECS; which += 3)
+        for (int which = 0; which < NUM_SHAPE_SPECS; which += which == 9 ? 1 : 3)
             check_shape(&targets[i], 80, 112, 3, which);
 }
 

@@ -193,7 +193,7 @@ float test_value_bf16(uint16_t bits)
 
 // Calibrated tables
 
-enum { TABLE_FLOATS = 1 << 20, NUM_TABLES = 64 };
+enum { TABLE_FLOATS = 1 << 20, NUM_TABLES = 1024 };
 
 typedef struct tables {
     kvl__table_source source;            // first: a kvl_calibration begins with it
