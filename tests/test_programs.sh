@@ -145,6 +145,35 @@ else not_ok "pack: equal lists give equal headers" "they differ, or lack an entr
 
 # KVLOOM-CACHE
 
+calibrate="kvloom-calibrate -m nosuch.gguf -f nosuch.txt -o $work/x.safetensors"
+refuses "calibrate: unknown option" "no-such" kvloom-calibrate --no-such
+refuses "calibrate: no model" "a model file" kvloom-calibrate -o "$work/x" -f "$work/x"
+refuses "calibrate: no text" "a text file" kvloom-calibrate -m x.gguf -o "$work/x"
+refuses "calibrate: no output" "an output file" kvloom-calibrate -m x.gguf -f x
+refuses "calibrate: word too many" "surplus" $calibrate surplus
+refuses "calibrate: windows no number" "--windows" $calibrate --windows many
+refuses "calibrate: no windows" "--windows" $calibrate --windows 0
+refuses "calibrate: a window too short" "-c 8" $calibrate -c 8
+refuses "calibrate: empty spec" "must name a cache" $calibrate --for " "
+refuses "calibrate: nothing to write" "--no-statistics" $calibrate --no-statistics
+refuses "calibrate: no such model" "nosuch.gguf" $calibrate
+refuses "calibrate: no such folder" "/nowhere/x" \
+    kvloom-calibrate -m nosuch.gguf -f nosuch.txt -o /nowhere/x
+refuses "calibrate: merge of one" "two files" kvloom-calibrate --merge -o "$work/x" "$work/a"
+refuses "calibrate: merge of what is none" "not a safetensors file" \
+    kvloom-calibrate --merge -o "$work/x" "$0" "$0"
+refuses "calibrate: merge with a text" "-f" kvloom-calibrate --merge -o "$work/x" -f x a b
+refuses "calibrate: merge for a cache" "-m" kvloom-calibrate --merge -o "$work/x" --for f16 a b
+accepts "calibrate: help" "--for SPEC" kvloom-calibrate --help
+
+eval="kvloom-eval -m nosuch.gguf -f nosuch.txt"
+refuses "eval: unknown option" "no-such" kvloom-eval --no-such
+refuses "eval: no cache" "--cache" $eval
+refuses "eval: no model" "a model file" kvloom-eval -f nosuch.txt --cache f16
+refuses "eval: no such model" "nosuch.gguf" $eval --cache f16
+refuses "eval: calibration without a value" "--calibration" $eval --cache f16 --calibration
+accepts "eval: help" "--calibration FILE" kvloom-eval --help
+
 refuses "cache: unknown option" "no-such" kvloom-cache --no-such
 refuses "cache: no command" "command" kvloom-cache
 refuses "cache: unknown command" "polish" kvloom-cache polish
@@ -282,6 +311,34 @@ if [ -x "$bin/decode" ] && [ -n "$model" ]; then
         ok "decode: a chat goes on as a chat"
     else
         not_ok "decode: a chat goes on as a chat" "the text differs"
+    fi
+    centred="rtn:k4,v4,k.shift=mean"
+    refuses "decode: a cache without its calibration" "kvloom-calibrate -m MODEL" \
+        decode -m "$model" -p x --cache "$centred"
+    refuses "decode: two calibrations" "only one of them" \
+        decode -m "$model" -p x --calibration x --calibrate-on-prompt
+    refuses "decode: no such calibration" "/nowhere/c" \
+        decode -m "$model" -p x --cache "$centred" --calibration /nowhere/c
+    accepts "decode: calibrated on the prompt" "" \
+        decode $run -n 1 -p "$text" --cache "$centred" --calibrate-on-prompt=64
+    seq 1 400 >"$work/text"
+    if "$bin/kvloom-calibrate" -m "$model" -f "$work/text" -o "$work/c" -c 128 --windows 1 \
+        --for "$centred" 2>"$work/err"; then
+        accepts "decode: with a calibration file" "" \
+            decode $run -n 1 -p "$text" --cache "$centred" --calibration "$work/c"
+        refuses "eval: a spec that needs more than the file has" "has no layer.0.k.queries" \
+            kvloom-eval -m "$model" -f "$work/text" -c 128 --windows 1 --calibration "$work/c" \
+            --cache "rtn:k4,v4,k.meta=e4m3,k.choose=unit,k.score=attention"
+        head -c 100000 "$work/c" >"$work/cut"
+        refuses "decode: half a calibration" "cut" \
+            decode $run -n 1 -p x --cache "$centred" --calibration "$work/cut"
+        if [ -n "${KVLOOM_TEST_MODEL_GEMMA3:-}" ]; then
+            refuses "decode: a calibration of another model" "another model: 'llama/" \
+                decode -m "$KVLOOM_TEST_MODEL_GEMMA3" -n 1 -p x --cache "$centred" \
+                --calibration "$work/c"
+        fi
+    else
+        not_ok "calibrate: a real model" "a status that is not 0"
     fi
     if json_holds "$work/decode.json"; then ok "decode: JSON is whole"
     else not_ok "decode: JSON is whole" "$(head -c 300 "$work/decode.json" | tr '\n' ' ')"; fi
