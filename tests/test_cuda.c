@@ -30,10 +30,18 @@ static const shape shapes[] = {
     { "bf16:recent=3", 1, 1, 32, 128, 60, 20, 0 },
     { "kivi:k1,v1,g48,v.axis=per_channel,rows=bf16,sink=3,recent=0", 4, 2, 48, 48, 250, 0, 0 },
     { "kivi:k5,v6,kg24,vg8,k.meta=f16,k.transform=hadamard8,chunk=24", 3, 3, 64, 112, 300, 0, 0 },
-    { "rtn:k8,v2,k.transform=wush,v.shift=mean,v.transform=oscar,k.shift=mean,recent=7", 4, 2, 128, 128, 90, 25,
-      0 },
+    { "rtn:k8,v2,k.transform=wush,v.shift=mean,v.transform=oscar,k.shift=mean,recent=7", 4, 2, 128,
+      128, 90, 25, 0 },
+    // From here on with KVLOOM_TEST_ALL=1 alone.
+    { "kivi:k4,v4,k.levels=midpoint,k.fit=rms,v.meta=e4m3,sink=1,recent=3", 16, 2, 80, 80, 200, 0,
+      30 },
+    { "rtn:k2,v3,g16,transform=hadamard16,fit=clip90,sink=1,recent=3", 7, 1, 96, 96, 120, 0, 0 },
+    { "kivi:k6,v8,g64,rows=bf16", 8, 1, 192, 64, 300, 10, 0 },
+    { "kivi:k2,v2,page=256", 4, 1, 256, 256, 700, 0, 0 },
+    { "f16/kivi:v2", 8, 8, 64, 64, 200, 0, 0 },
+    { "bf16:k.transform=hadamard,rows=f16", 4, 4, 48, 32, 90, 0, 0 },
 };
-enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0], CI_SHAPES = NUM_SHAPES };
+enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0], CI_SHAPES = 10 };
 
 static int all_shapes(void)
 {
@@ -378,7 +386,53 @@ Test(cuda, calls_on_many_streams_are_in_order)
     free(q);
 }
 
+// COUNTERS
+
+#undef kvl_append
+#undef kvl_attend
+
+// Kernels read whole sectors and leave banks in peace, as far as the plain ones promise: a load of
+// attention wastes at most a third of the bytes that it moves, an access of shared memory waits for
+// another at most one time in ten.
+Test(cuda, counters_of_attention_are_bounded)
+{
+    enum { ROWS = 700, DIM = 128, HEADS = 4 };
+    if (!sim_is_wanted()) cr_skip_test("a device has no such counters");
+    const test_target cuda = test_cuda_target();
+    const kvl_layer_desc layer = test_layer("kivi:sink=4,recent=60", HEADS, 1, DIM, DIM);
+    test_cache c = test_open(&cuda, &layer);
+    const kvl_seq seq = test_seq(&c);
+    float *k = test_floats(ROWS * DIM), *v = test_floats(ROWS * DIM);
+    float *q = test_floats(HEADS * DIM), *o = test_floats(HEADS * DIM);
+    ptxsim_stats all;
+    void (*reset)(void);
+    void (*totals)(ptxsim_stats*);
+    *(void**)&reset = dlsym(RTLD_DEFAULT, "ptxsim_reset");
+    *(void**)&totals = dlsym(RTLD_DEFAULT, "ptxsim_totals");
+    test_rows(1, ROWS, 1, DIM, k);
+    test_rows(2, ROWS, 1, DIM, v);
+    test_queries(3, 1, HEADS, DIM, q);
+    test_append(&c, seq, k, v, 0, ROWS);
+    reset();
+    test_attend(&c, seq, q, 1, NULL, o, NULL);
+    totals(&all);
+    const double moved = 32.0 * (double)all.global_load_sectors;
+    const double waits = (double)all.shared_conflicts / (double)all.shared_accesses;
+    cr_log_info("loads: %.3f bytes moved for each that is asked for; %.4f waits a shared access",
+                moved / (double)all.global_load_bytes, waits);
+    cr_assert(moved <= 1.5 * (double)all.global_load_bytes, "%.0f bytes moved for %.0f", moved,
+              (double)all.global_load_bytes);
+    cr_assert(waits <= 0.1, "%.4f waits a shared access", waits);
+    test_close(&c);
+    free(k);
+    free(v);
+    free(q);
+    free(o);
+}
+
 // REFUSALS
+
+#define kvl_append test_call_append
 
 static void expect(kvl_context* ctx, kvl_status got, kvl_status wanted, const char* text)
 {

@@ -39,7 +39,7 @@ KERNEL merge_splits(const __grid_constant__ kvl__device_attend a)
     //% end
     const float weight = expf(lse[a.parts - 1] - base);
     sum += weight + expf(sink - base);
-    const float share = sum > 0.0f ? 1.0f / sum : 0.0f;
+    const float share = sum > 0.0f ? __fdividef(1.0f, sum) : 0.0f;
     const uint64_t to = row_at(a.o, a.queries[query].row, head);
     for (int i = threadIdx.x; i < head_dim_v; i += cta_threads)
         store_value(to, a.o.type, i,

@@ -142,7 +142,8 @@ typedef struct kvl__device_restore {
 #line 18 "templates/cuda/prelude.cuh"
 
 #define INLINE static __device__ __forceinline__
-#define KERNEL extern "C" __global__ void __launch_bounds__(KVL__CTA_THREADS)
+// One CTA a multiprocessor is enough: registers are not traded for more.
+#define KERNEL extern "C" __global__ void __launch_bounds__(KVL__CTA_THREADS, 1)
 
 enum { cta_threads = KVL__CTA_THREADS, cta_warps = KVL__CTA_THREADS / 32 };
 
@@ -792,7 +793,9 @@ INLINE visible see(const kvl__device_attend& a, int query)
 enum { strip_rows = cta_threads };
 
 typedef struct softmax {
-    float scores[num_heads][strip_rows];       // of a strip; then weights
+    float scores[num_heads][strip_rows];       // of a strip, products alone; then weights
+    int   distance[strip_rows];                // position of a key, counted from the query's
+    float slopes[num_heads];                   // ALiBi's, times distance; 0: none
     float max[num_heads], sum[num_heads];
     float shrink[num_heads];                   // what the output so far is multiplied with
 } softmax;
@@ -807,22 +810,27 @@ INLINE void softmax_start(softmax* s)
     }
 }
 
-// cap * tanh(s / cap)
-INLINE float capped(float score, float cap)
-{
-    return cap > 0.0f ? cap * tanhf(score / cap) : score;
-}
-
-// Scores [num_heads, rows], capped, -inf where not visible, become weights.
-INLINE void softmax_add(softmax* s, int rows)
+// Scores [num_heads, rows], -inf where not visible, are capped, cap * tanh(score / cap), and become
+// weights.
+INLINE void softmax_add(softmax* s, int rows, float cap)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     __syncthreads();
+#pragma unroll 1
     for (int head = warp; head < num_heads; head += cta_warps) {
         float top = s->max[head], sum = 0.0f;
-        for (int i = lane; i < rows; i += 32) top = most(top, s->scores[head][i]);
+#pragma unroll 1
+        for (int i = lane; i < rows; i += 32) {
+            float score = s->scores[head][i];
+            if (score == hidden_score()) continue;
+            if (cap > 0.0f) score = cap * tanhf(__fdividef(score, cap));
+            score = mul_add(s->slopes[head], (float)s->distance[i], score);
+            s->scores[head][i] = score;
+            top = most(top, score);
+        }
         top = warp_most(top);
         const bool any = top > hidden_score();
+#pragma unroll 1
         for (int i = lane; i < rows; i += 32) {
             const float weight = any ? expf(s->scores[head][i] - top) : 0.0f;
             s->scores[head][i] = weight;
@@ -849,7 +857,6 @@ enum { slices = 2 };     // threads of a channel: tiles in turn
 typedef struct workspace {
     float q[num_heads][head_dim_k];
     float bias[num_heads];         // of pages
-    float slopes[num_heads];
     softmax state;
 } workspace;
 
@@ -874,8 +881,8 @@ INLINE void load_queries(const kvl__device_attend& a, int query, int head, int c
         w->q[i / head_dim_k][i % head_dim_k] =
             from[i / head_dim_k * (int64_t)a.query_floats + i % head_dim_k];
     for (int i = threadIdx.x; i < num_heads; i += cta_threads)
-        w->slopes[i] = a.slopes ? ((const float*)a.slopes)[head * num_heads + i] : 0.0f;
-#line 51 "templates/cuda/attend_splits.cu"
+        w->state.slopes[i] = a.slopes ? ((const float*)a.slopes)[head * num_heads + i] : 0.0f;
+#line 50 "templates/cuda/attend_splits.cu"
     softmax_start(&w->state);
     __syncthreads();
 }
@@ -892,19 +899,11 @@ INLINE void shrink_outputs(const softmax& state, outputs* o)
         for (int head = 0; head < num_heads; ++head) o->of[i][head] *= state.shrink[head];
 }
 
-// What a key's score becomes; distance: its position, counted from the query's.
-INLINE float final_score(const kvl__device_attend& a, const workspace* w, int h, float score,
-                         int64_t distance)
-{
-    score = capped(score, a.soft_cap);
-    return a.slopes ? mul_add(w->slopes[h], (float)distance, score) : score;
-}
-
 // PAGES
 
 // Scores of this thread's row of the strip that begins at `strip`.
 INLINE void score_token(const kvl__device_attend& a, const kvl__device_seq* s, int head,
-                        int row, bool is_visible, int64_t distance,
+                        int row, bool is_visible, int distance,
                         workspace* w)
 {
     float sums[num_heads];
@@ -920,10 +919,10 @@ INLINE void score_token(const kvl__device_attend& a, const kvl__device_seq* s, i
                 for (int i = 0; i < 16; ++i) sums[h] = mul_add(w->q[h][at * 16 + i], x[i], sums[h]);
         }
     }
-#line 98 "templates/cuda/attend_splits.cu"
+#line 89 "templates/cuda/attend_splits.cu"
+    w->state.distance[threadIdx.x] = distance;
     for (int h = 0; h < num_heads; ++h)
-        w->state.scores[h][threadIdx.x] =
-            is_visible ? final_score(a, w, h, sums[h], distance) : hidden_score();
+        w->state.scores[h][threadIdx.x] = is_visible ? sums[h] : hidden_score();
 }
 
 // Values of the strip's rows [begin, end) join the outputs; rows are counted from its first.
@@ -935,16 +934,21 @@ INLINE void add_values(const kvl__device_seq* s, int head, int strip, int begin,
         const int row = strip + tile * 16;
         if (slice_of() >= slices || tile * 16 + 16 <= begin) continue;
         const unsigned char* values = page_at(s, row / page_size, head, 1);
+#pragma unroll
         for (int i = 0; i < each; ++i) {
-            if (channel_of(i) >= head_dim_v) continue;
             float x[16];
+            if (channel_of(i) >= head_dim_v) continue;
             v_read_lane(values, channel_of(i), row % page_size / 16, x);
+#pragma unroll
             for (int t = 0; t < 16; ++t) {
                 const int at = tile * 16 + t;
                 if (at < begin || at >= end) x[t] = 0.0f;
-                for (int h = 0; h < num_heads; ++h)
-                    o->of[i][h] = mul_add(w->state.scores[h][at], x[t], o->of[i][h]);
             }
+#pragma unroll
+            for (int h = 0; h < num_heads; ++h)
+#pragma unroll
+                for (int t = 0; t < 16; ++t)
+                    o->of[i][h] = mul_add(w->state.scores[h][tile * 16 + t], x[t], o->of[i][h]);
         }
     }
 }
@@ -956,8 +960,8 @@ INLINE void attend_pages(const kvl__device_attend& a, const kvl__device_seq* s, 
     for (int strip = begin / 16 * 16; strip < end; strip += strip_rows) {
         const int row = strip + threadIdx.x;
         score_token(a, s, head, row, row >= begin && row < end,
-                    row + a.windows.sink_len - position, w);
-        softmax_add(&w->state, strip_rows);
+                    (int)(row + a.windows.sink_len - position), w);
+        softmax_add(&w->state, strip_rows, a.soft_cap);
         shrink_outputs(w->state, o);
         add_values(s, head, strip, most_of(0, begin - strip), least_of(strip_rows, end - strip), w,
                    o);
@@ -978,8 +982,7 @@ INLINE const uint16_t* window_row(const kvl__device_attend& a, const head_window
 }
 
 // Two threads a row: neighbours read 32 bytes together.
-INLINE void score_row(const kvl__device_attend& a, const uint16_t* row, bool is_visible,
-                      int64_t distance, workspace* w)
+INLINE void score_row(const uint16_t* row, bool is_visible, int distance, workspace* w)
 {
     float sums[num_heads];
     for (int h = 0; h < num_heads; ++h) sums[h] = 0.0f;
@@ -992,11 +995,11 @@ INLINE void score_row(const kvl__device_attend& a, const uint16_t* row, bool is_
             for (int h = 0; h < num_heads; ++h) sums[h] = mul_add(w->q[h][at + i], x, sums[h]);
         }
     }
+    if (threadIdx.x % 2 == 0) w->state.distance[threadIdx.x / 2] = distance;
     for (int h = 0; h < num_heads; ++h) {
         const float sum = sums[h] + __shfl_xor_sync(0xffffffffu, sums[h], 1);
         if (threadIdx.x % 2 == 0)
-            w->state.scores[h][threadIdx.x / 2] =
-                is_visible ? final_score(a, w, h, sum, distance) : hidden_score();
+            w->state.scores[h][threadIdx.x / 2] = is_visible ? sum : hidden_score();
     }
 }
 
@@ -1015,17 +1018,19 @@ INLINE void attend_windows(const kvl__device_attend& a, const head_windows& wind
 #pragma unroll 1
     for (int strip = 0; strip < count; strip += rows) {
         const int at = strip + threadIdx.x / 2;
-        score_row(a, window_row(a, windows, v, 0, least_of(at, count - 1)), at < count,
-                  window_position(a, v, at) - v.position, w);
-        softmax_add(&w->state, rows);
+        score_row(window_row(a, windows, v, 0, least_of(at, count - 1)), at < count,
+                  (int)(window_position(a, v, at) - v.position), w);
+        softmax_add(&w->state, rows, a.soft_cap);
         shrink_outputs(w->state, o);
         const int end = least_of(rows, count - strip);
 #pragma unroll 1
         for (int i = slice_of(); i < end && slice_of() < slices; i += slices) {
             const uint16_t* row = window_row(a, windows, v, 1, strip + i);
+#pragma unroll
             for (int k = 0; k < each; ++k) {
                 if (channel_of(k) >= head_dim_v) continue;
                 const float x = f32_of_row(row[channel_of(k)]);
+#pragma unroll
                 for (int h = 0; h < num_heads; ++h)
                     o->of[k][h] = mul_add(w->state.scores[h][i], x, o->of[k][h]);
             }
@@ -1040,13 +1045,14 @@ INLINE void store_part(const kvl__device_attend& a, int query, int head, int par
 {
     const int64_t first = (query * (int64_t)gridDim.y + head) * num_heads;
     float* sums = w->state.scores[0];
+#pragma unroll
     for (int h = 0; h < num_heads; ++h) {
         const int64_t at = (first + h) * a.parts + part;
-        const float sum = w->state.sum[h], share = sum > 0.0f ? 1.0f / sum : 0.0f;
+        const float sum = w->state.sum[h], share = sum > 0.0f ? __fdividef(1.0f, sum) : 0.0f;
         float* to = (float*)a.o_part + at * head_dim_v;
         if (threadIdx.x == 0)
             ((float*)a.lse_part)[at] = sum > 0.0f ? w->state.max[h] + logf(sum) : hidden_score();
-#line 224 "templates/cuda/attend_splits.cu"
+#line 222 "templates/cuda/attend_splits.cu"
         __syncthreads();
         sums[threadIdx.x] = o.of[0][h];
         __syncthreads();
@@ -1054,7 +1060,7 @@ INLINE void store_part(const kvl__device_attend& a, int query, int head, int par
         float all = 0.0f;
         for (int slice = 0; slice < slices; ++slice) all += sums[slice * head_dim_v + threadIdx.x];
         to[threadIdx.x] = all * share;
-#line 236 "templates/cuda/attend_splits.cu"
+#line 234 "templates/cuda/attend_splits.cu"
     }
 }
 

@@ -142,7 +142,8 @@ typedef struct kvl__device_restore {
 #line 18 "templates/cuda/prelude.cuh"
 
 #define INLINE static __device__ __forceinline__
-#define KERNEL extern "C" __global__ void __launch_bounds__(KVL__CTA_THREADS)
+// One CTA a multiprocessor is enough: registers are not traded for more.
+#define KERNEL extern "C" __global__ void __launch_bounds__(KVL__CTA_THREADS, 1)
 
 enum { cta_threads = KVL__CTA_THREADS, cta_warps = KVL__CTA_THREADS / 32 };
 
