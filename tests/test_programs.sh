@@ -329,6 +329,14 @@ if [ -x "$bin/decode" ] && [ -n "$model" ]; then
         refuses "eval: a spec that needs more than the file has" "has no layer.0.k.queries" \
             kvloom-eval -m "$model" -f "$work/text" -c 128 --windows 1 --calibration "$work/c" \
             --cache "rtn:k4,v4,k.meta=e4m3,k.choose=unit,k.score=attention"
+        if "$bin/kvloom-calibrate" -m "$model" -f "$work/text" -o "$work/c" -c 128 --windows 1 \
+            --resume --for flagrot-kivi 2>"$work/err"; then
+            accepts "eval: --choices" "as they are [0-9.]* % .*rotated .*whole head" \
+                kvloom-eval -m "$model" -f "$work/text" -c 128 --windows 1 --choices \
+                --calibration "$work/c" --cache "flagrot-kivi:sink=0,recent=32"
+        else
+            not_ok "calibrate: another cache of the same statistics" "a status that is not 0"
+        fi
         head -c 100000 "$work/c" >"$work/cut"
         refuses "decode: half a calibration" "cut" \
             decode $run -n 1 -p x --cache "$centred" --calibration "$work/cut"

@@ -249,6 +249,22 @@ static bool add_speeds(cJSON* object, const eval_cache* cache)
     return ok;
 }
 
+static bool add_choices(cJSON* object, const eval_choices* c)
+{
+    static const char* const names[] = { "plain", "rotated", "whole" };
+    if (c->num_pieces == 0) { return true; }
+    cJSON* all = cJSON_AddObjectToObject(object, "choices");
+    bool ok = all != NULL;
+    for (int i = 0; ok && i < 3; i++) {
+        cJSON* item = cJSON_AddObjectToObject(all, names[i]);
+        ok = item != NULL &&
+             add_number(item, "share", (double)c->count[i] / (double)c->num_pieces) &&
+             add_number(item, "peak", c->peak[i]) &&
+             add_number(item, "peak_rotated", c->peak_rotated[i]);
+    }
+    return ok;
+}
+
 // What base and caches have in common.
 static bool add_cache(cJSON* object, const eval_cache* c)
 {
@@ -266,7 +282,8 @@ static bool add_cache(cJSON* object, const eval_cache* c)
            add_number(object, "rows_quantized", (double)c->rows_quantized) &&
            add_number(object, "rows_total", (double)c->rows_total) &&
            add_number(object, "tokens_per_second", c->tokens_per_second) &&
-           add_speeds(object, c) && add_needle(object, &c->needle) && add_generations(object, c);
+           add_speeds(object, c) && add_choices(object, &c->choices) &&
+           add_needle(object, &c->needle) && add_generations(object, c);
 }
 
 // Mean KL of each position over the windows that are done.

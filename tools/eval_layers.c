@@ -82,6 +82,11 @@ void eval_layers_see(void* user, const model_rows* rows)
     }
 }
 
+const float* eval_layers_keys(const eval_layers_probe* probe, int layer)
+{
+    return probe->failed ? NULL : probe->layers[layer].k;
+}
+
 // One layer with the rows that the cache gives back.
 typedef struct layer_job {
     const eval_layers_probe* probe;

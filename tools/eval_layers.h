@@ -22,6 +22,9 @@ void eval_layers_free(eval_layers_probe* probe);  // can be NULL
 // The hook of a session during the pass.
 void eval_layers_see(void* probe, const model_rows* rows);
 
+// The keys of a layer that the probe has seen: [count, num_kv_heads, head_dim]; NULL: none.
+const float* eval_layers_keys(const eval_layers_probe* probe, int layer);
+
 // After the pass: fills cache->layers. Returns false when memory is out or a row cannot be read.
 bool eval_layers_measure(eval_layers_probe* probe, model_session* s, eval_cache* cache);
 

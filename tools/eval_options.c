@@ -24,6 +24,7 @@ enum {
     OPTION_DUMP_LOGITS,
     OPTION_NEEDLE,
     OPTION_SPEED,
+    OPTION_CHOICES,
     OPTION_GENERATE,
     OPTION_SEED,
     OPTION_MARKDOWN,
@@ -49,6 +50,7 @@ static const struct option long_options[] = {
     { "dump-logits", required_argument, NULL, OPTION_DUMP_LOGITS },
     { "needle", no_argument, NULL, OPTION_NEEDLE },
     { "speed", no_argument, NULL, OPTION_SPEED },
+    { "choices", no_argument, NULL, OPTION_CHOICES },
     { "generate", required_argument, NULL, OPTION_GENERATE },
     { "seed", required_argument, NULL, OPTION_SEED },
     { "markdown", no_argument, NULL, OPTION_MARKDOWN },
@@ -79,6 +81,7 @@ static const char* const help[] = {
     "      --exact              attention in float32 throughout, without integer products\n"
     "      --seed N             of the needles (1)\n",
     "      --speed              also times decoding at 4096, 16384 and 32768 tokens\n"
+    "      --choices            also counts what keys choose that choose their rotations\n"
     "      --needle             also hides facts in the text and asks for them\n"
     "      --generate N         also generates N tokens greedily with each cache\n"
     "      --markdown           the table as Markdown\n"
@@ -144,6 +147,7 @@ static int read_option(int option, char* text, eval_options* out)
     case OPTION_DUMP_LOGITS: out->dump_folder = text; break;
     case OPTION_NEEDLE: out->needle = true; break;
     case OPTION_SPEED: out->speed = true; break;
+    case OPTION_CHOICES: out->choices = true; break;
     case OPTION_MARKDOWN: out->markdown = true; break;
     case OPTION_VERBOSE: out->verbose = true; break;
     case OPTION_VERSION: puts("kvloom-eval, kvloom " KVLOOM_VERSION); return 0;

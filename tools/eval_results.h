@@ -77,6 +77,15 @@ typedef struct eval_layer {
     double* output_error;    // [num_q_heads] |o' - o| / |o|
 } eval_layer;
 
+// What pieces of keys are where a key chooses its rotations: as they are, rotated by themselves,
+// with the whole head. Over the quantized keys of window 0.
+typedef struct eval_choices {
+    int64_t num_pieces;      // 0: nothing is chosen, or nobody has counted
+    int64_t count[3];
+    double peak[3];          // mean of max |x| / rms of the pieces as they came
+    double peak_rotated[3];  // the same after a Hadamard of the piece
+} eval_choices;
+
 // One cache. The summary is over all windows that are done.
 typedef struct eval_cache {
     char* cache;             // the spec as given
@@ -110,6 +119,7 @@ typedef struct eval_cache {
 
     int num_layers;          // 0: errors of layers were not measured
     eval_layer* layers;      // [num_layers]
+    eval_choices choices;
     eval_needle needle;
     int num_generations;
     eval_generation* generations;  // [num_generations]

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "eval_choices.h"
 #include "eval_dump.h"
 #include "eval_engine.h"
 #include "eval_generate.h"
@@ -379,6 +380,10 @@ static int run_window(runner* run, eval_cache* cache, int w)
     }
     if (status == MODEL_OK && probe != NULL && !eval_layers_measure(probe, s, cache)) {
         fail(run, "errors of layers: out of memory, or a row cannot be read back");
+        status = MODEL_FAILED;
+    }
+    if (status == MODEL_OK && probe != NULL && run->o->choices &&
+        !eval_choices_measure(probe, run->m, s, cache, run->message, run->message_bytes)) {
         status = MODEL_FAILED;
     }
     if (status == MODEL_OK && time_decoding(run, s, cache)) { status = MODEL_FAILED; }

@@ -232,9 +232,31 @@ static void print_generations(FILE* out, const eval_results* r)
     }
 }
 
+static void print_choices(FILE* out, const eval_results* r)
+{
+    static const char* const names[] = { "as they are", "rotated", "whole head" };
+    bool any = false;
+    for (int i = 0; i < r->num_caches; i++) { any = any || r->caches[i].choices.num_pieces > 0; }
+    if (!any) { return; }
+    fputs("\npieces of keys in window 0, and their mean max |x| / rms as they came -> after a "
+          "Hadamard\n", out);
+    for (int i = 0; i < r->num_caches; i++) {
+        const eval_choices* c = &r->caches[i].choices;
+        if (c->num_pieces == 0) { continue; }
+        fprintf(out, "%s:", r->caches[i].cache);
+        for (int k = 0; k < 3; k++) {
+            fprintf(out, "%s %s %.1f %% (%.2f -> %.2f)", k > 0 ? "," : "", names[k],
+                    100.0 * (double)c->count[k] / (double)c->num_pieces, c->peak[k],
+                    c->peak_rotated[k]);
+        }
+        fputc('\n', out);
+    }
+}
+
 void eval_table_print(FILE* out, const eval_results* r, bool markdown)
 {
     print_rows(out, r, markdown);
+    print_choices(out, r);
     if (markdown) { return; }
     fputc('\n', out);
     print_notes(out, r);

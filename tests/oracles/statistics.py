@@ -6,8 +6,9 @@
 #
 # The first forms write expected values, in float64 by the definitions of runtime/kvl_statistics.h,
 # on rows of an LCG that both programs know, and on those of the tiny models of tests/tiny_model.h.
-# The last reads a calibration file with the safetensors package where it is installed (else by the format's own rules), and checks what must
-# hold in any.  Independent of the C: dense loops over heads and positions.
+# The last reads a calibration file with the safetensors package where it is installed (else by the
+# format's own rules), and checks what must hold in any.  Independent of the C: dense loops over
+# heads and positions.
 
 import json
 import struct
@@ -46,7 +47,7 @@ def unrotated(k, dims, base, halves):
 
 
 def statistics(q, k, v, w_o, window=0, cap=0.0):
-    """Of rows [rows, heads, dim] of one sequence, and w_o [out, q heads, dv]: one dict a KV head."""
+    """One dict a KV head, of rows [rows, heads, dim] of one sequence, w_o [out, q heads, dv]."""
     rows, q_heads, dk = q.shape
     group, result = q_heads // k.shape[1], []
     for h in range(k.shape[1]):
