@@ -15,7 +15,7 @@
 -- All sums run in the group's order, in float32.  Where half <= 2^-100 candidate 0 is taken.
 
 return { stage = "fit", name = "search", text = "shrink the range, refit by least squares",
-         levels = "affine", searches = true, host_only = true,
+         levels = "affine", searches = true,
          shrink = "1.0f, 1.0f, 0.915f, 0.83f, 0.745f, 0.66f, 0.575f, 0.49f",
          shrink_of_1_bit = "1.0f, 1.0f, 0.89f, 0.78f, 0.67f, 0.56f, 0.45f, 0.34f",
          stats = { { name = "lo", first = "x", next = "x < lo ? x : lo" },

@@ -90,6 +90,19 @@ typedef struct $(s "grid") {
     float offset, inverse;
 } $(s "grid");
 
+// Stores a group's scale$(codec.zero_bytes > 0 and " and zero" or "").
+INLINE void $(s "put_pair")(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
+{
+    (void)zero_code;
+    //% for _, one in ipairs { { "scale", codec.scale_bytes }, { "zero", codec.zero_bytes } } do
+    //% if one[2] == 1 then
+    page[$(s(one[1] .. "s_at")) + group] = (unsigned char)$(one[1] .. "_code");
+    //% elseif one[2] == 2 then
+    write_u16(page + $(s(one[1] .. "s_at")) + group * 2, $(one[1] .. "_code"));
+    //% end
+    //% end
+}
+
 // Fits a group and stores its scale$(codec.zero_bytes > 0 and " and zero" or "").
 INLINE $(s "grid") $(s "store_grid")(unsigned char* page, int group, $(codec.stat_parameters))
 {
@@ -118,13 +131,7 @@ INLINE $(s "grid") $(s "store_grid")(unsigned char* page, int group, $(codec.sta
     grid.offset = $(offset);
     //% end
     //% end
-    //% for _, one in ipairs { { "scale", codec.scale_bytes }, { "zero", codec.zero_bytes } } do
-    //% if one[2] == 1 then
-    page[$(s(one[1] .. "s_at")) + group] = (unsigned char)$(one[1] .. "_code");
-    //% elseif one[2] == 2 then
-    write_u16(page + $(s(one[1] .. "s_at")) + group * 2, $(one[1] .. "_code"));
-    //% end
-    //% end
+    $(s "put_pair")(page, group, scale_code, $(codec.zero_bytes > 0 and "zero_code" or "0u"));
     return grid;
 }
 

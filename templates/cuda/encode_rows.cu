@@ -138,7 +138,10 @@ INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
                 //% end
             }
             const int group = $(s "group")($(codec.word_lane("row", "channel")));
-            const $(s "grid") grid = $(s "store_grid")(u.page, group, $(codec.stat_names));
+            $(s "grid") grid = $(s "store_grid")(u.page, group, $(codec.stat_names));
+            //% if codec.searches then
+            grid = $(s "search_row")(u.page, group, of, lo, hi, grid);
+            //% end
             for (int i = 0; i < group_size; ++i) of[i] = float_of($(s "code_of")(of[i], grid));
         }
         __syncthreads();
@@ -146,11 +149,66 @@ INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
     }
 }
 //% else
+//% local each = (codec.head_dim + 127) // 128
+//% if codec.searches then
+// Rows [first, end) pass once, a channel of each thread: compare 0, to refit; 1, to be compared.
+INLINE void $(s "search_pass")(const $(s "unit")& u, int first, int end, float* x, int compare,
+                          $(s "search")* w, $(s "refit")* t)
+{
+    for (int tile = first / 16; tile * 16 < end; ++tile) {
+        const int begin = tile * 16 < first ? first - tile * 16 : 0;
+        const int after = end < tile * 16 + 16 ? end - tile * 16 : 16;
+        $(s "load_tile")(u, tile, first, end, x);
+#pragma unroll
+        for (int i = 0; i < $(each); ++i) {
+            const int channel = i * cta_threads + threadIdx.x;
+            if (channel >= $(s "dim")) continue;
+#pragma unroll 1
+            for (int row = begin; row < after; ++row) {
+                const float value = x[row * $(s "row_stride") + channel];
+                if (compare) $(s "search_compare")(&w[i], value);
+                else $(s "refit_add")(w[i], &t[i], value);
+            }
+        }
+    }
+}
+
+INLINE void $(s "search_channels")(const $(s "unit")& u, int first, int end, float* x,
+                              const float* lo, const float* hi, $(s "grid")* grids)
+{
+    $(s "search") w[$(each)];
+    $(s "refit") t[$(each)];
+#pragma unroll
+    for (int i = 0; i < $(each); ++i) $(s "search_start")(&w[i], lo[i], hi[i]);
+#pragma unroll 1
+    for (int pass = 0; pass < 2; ++pass) {
+#pragma unroll
+        for (int i = 0; i < $(each); ++i) $(s "refit_start")(&t[i]);
+        $(s "search_pass")(u, first, end, x, 0, w, t);
+#pragma unroll
+        for (int i = 0; i < $(each); ++i) $(s "refit_end")(&w[i], t[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < $(each); ++i) {
+        const int channel = i * cta_threads + threadIdx.x;
+        const int group = $(s "group")($(codec.word_lane("first", "channel")));
+        if (channel < $(s "dim")) $(s "search_store")(&w[i], u.page, group, grids[i]);
+    }
+    $(s "search_pass")(u, first, end, x, 1, w, t);
+#pragma unroll
+    for (int i = 0; i < $(each); ++i) {
+        const int channel = i * cta_threads + threadIdx.x;
+        const int group = $(s "group")($(codec.word_lane("first", "channel")));
+        if (channel < $(s "dim") && w[i].found)
+            grids[i] = $(s "search_end")(w[i], u.page, group, grids[i]);
+    }
+}
+
+//% end
 // Groups along tokens: group_size rows at once, each channel with its own statistics.  Rows pass
 // twice: to be fitted, then to be rounded.
 INLINE void $(s "encode_group")(const $(s "unit")& u, int first, int end, float* x)
 {
-    //% local each = (codec.head_dim + 127) // 128
     enum { each = $(each) };                         // channels of a thread
     $(s "grid") grids[each];
     //% for _, stat in ipairs(fit.stats) do
@@ -183,6 +241,9 @@ INLINE void $(s "encode_group")(const $(s "unit")& u, int first, int end, float*
         const int group = $(s "group")($(codec.word_lane("first", "channel")));
         grids[i] = $(s "store_grid")(u.page, group, $(codec.stat_items));
     }
+    //% if codec.searches then
+    $(s "search_channels")(u, first, end, x, los, his, grids);
+    //% end
     for (int tile = first / 16; tile * 16 < end; ++tile) {
         $(s "load_tile")(u, tile, first, end, x);
         for (int i = 0; i < each; ++i) {

@@ -2,10 +2,16 @@
 
 #include "prelude.cuh"
 #include "config.cuh"
+//% if sides[1].searches or sides[2].searches then
+#include "eights.cuh"
+//% end
 //% for _, side in ipairs(sides) do
 //% use_side(side)
 //% if kernel.codec then
 #include "codec.cuh"
+//% end
+//% if kernel.name == "encode_rows" and side.searches then
+#include "search.cuh"
 //% end
 //% if kernel.transform then
 #include "transform.cuh"

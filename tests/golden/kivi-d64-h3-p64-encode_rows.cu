@@ -355,7 +355,7 @@ INLINE unsigned char* page_at(const kvl__device_seq* s, int page, int head, int 
            + head * (int64_t)(keys_bytes + values_bytes) + (side ? keys_bytes : 0);
 }
 
-#line 8 "templates/cuda/program.cu"
+#line 11 "templates/cuda/program.cu"
 #line 1 "templates/cuda/codec.cuh"
 // codec.cuh -- keys at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
 //
@@ -461,6 +461,17 @@ typedef struct k_grid {
     float offset, inverse;
 } k_grid;
 
+// Stores a group's scale and zero.
+INLINE void k_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
+{
+    (void)zero_code;
+#line 99 "templates/cuda/codec.cuh"
+    page[k_scales_at + group] = (unsigned char)scale_code;
+#line 99 "templates/cuda/codec.cuh"
+    page[k_zeros_at + group] = (unsigned char)zero_code;
+#line 104 "templates/cuda/codec.cuh"
+}
+
 // Fits a group and stores its scale and zero.
 INLINE k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
 {
@@ -469,7 +480,7 @@ INLINE k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
     k_grid grid = { 0.0f, 0.0f };
     uint32_t scale_code;
     float scale;
-#line 102 "templates/cuda/codec.cuh"
+#line 115 "templates/cuda/codec.cuh"
     const int flag = -1;             // the zero has none
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
@@ -490,11 +501,8 @@ INLINE k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 123 "templates/cuda/codec.cuh"
-    page[k_scales_at + group] = (unsigned char)scale_code;
-#line 123 "templates/cuda/codec.cuh"
-    page[k_zeros_at + group] = (unsigned char)zero_code;
-#line 128 "templates/cuda/codec.cuh"
+#line 134 "templates/cuda/codec.cuh"
+    k_put_pair(page, group, scale_code, zero_code);
     return grid;
 }
 
@@ -508,41 +516,41 @@ INLINE uint32_t k_code_of(float x, k_grid grid)
     y = least(y, code_max - zero_point);
     return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
 }
-#line 142 "templates/cuda/codec.cuh"
+#line 149 "templates/cuda/codec.cuh"
 
 // Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
 INLINE void k_read_lane(const unsigned char* page, int lane, int word16, float* x)
 {
     uint32_t q[16];
     k_get_codes(page + k_cell_at(lane / 16, word16), lane % 16, q);
-#line 151 "templates/cuda/codec.cuh"
+#line 158 "templates/cuda/codec.cuh"
     for (int i = 0; i < 16; ++i) {
         const int group = k_group(word16 * 16 + i, lane);
         const float scale = k_read_scale(page, group);
         x[i] = scale * to_float(q[i]) + k_read_offset(page, group, scale);
     }
-#line 162 "templates/cuda/codec.cuh"
+#line 169 "templates/cuda/codec.cuh"
 }
 
 // One value.
 INLINE float k_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 168 "templates/cuda/codec.cuh"
+#line 175 "templates/cuda/codec.cuh"
     const int lane = row, word = channel;
-#line 172 "templates/cuda/codec.cuh"
+#line 179 "templates/cuda/codec.cuh"
     uint32_t q[16];
     k_get_codes(page + k_cell_at(lane / 16, word / 16), lane % 16, q);
     uint32_t picked = q[0];
     for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
     *code = picked;
-#line 180 "templates/cuda/codec.cuh"
+#line 187 "templates/cuda/codec.cuh"
     const int group = k_group(word, lane);
     const float scale = k_read_scale(page, group);
     return scale * to_float(picked) + k_read_offset(page, group, scale);
-#line 184 "templates/cuda/codec.cuh"
+#line 191 "templates/cuda/codec.cuh"
 }
 
-#line 11 "templates/cuda/program.cu"
+#line 17 "templates/cuda/program.cu"
 #line 1 "templates/cuda/transform.cuh"
 // transform.cuh -- rows into the basis of the keys' codec, and out of it.
 //
@@ -577,7 +585,7 @@ INLINE void k_turn_query(float* x, const float* record)
 
 INLINE void k_from_basis(float* x, const float* record) { k_turn_query(x, record); }
 
-#line 14 "templates/cuda/program.cu"
+#line 20 "templates/cuda/program.cu"
 #line 1 "templates/cuda/encode_rows.cu"
 // encode_rows.cu -- rows of rings become codes of pages: transform, fit, round, pack.
 //
@@ -641,19 +649,18 @@ INLINE void k_put_tile(const k_unit& u, int tile, int first, int end, const floa
     }
 }
 
-#line 149 "templates/cuda/encode_rows.cu"
+#line 208 "templates/cuda/encode_rows.cu"
 // Groups along tokens: group_size rows at once, each channel with its own statistics.  Rows pass
 // twice: to be fitted, then to be rounded.
 INLINE void k_encode_group(const k_unit& u, int first, int end, float* x)
 {
-#line 154 "templates/cuda/encode_rows.cu"
     enum { each = 1 };                         // channels of a thread
     k_grid grids[each];
-#line 157 "templates/cuda/encode_rows.cu"
+#line 215 "templates/cuda/encode_rows.cu"
     float los[each] = { 0.0f };
-#line 157 "templates/cuda/encode_rows.cu"
+#line 215 "templates/cuda/encode_rows.cu"
     float his[each] = { 0.0f };
-#line 159 "templates/cuda/encode_rows.cu"
+#line 217 "templates/cuda/encode_rows.cu"
     for (int tile = first / 16; tile * 16 < end; ++tile) {
         k_load_tile(u, tile, first, end, x);
         for (int i = 0; i < each; ++i) {
@@ -664,21 +671,21 @@ INLINE void k_encode_group(const k_unit& u, int first, int end, float* x)
             for (int row = begin; row < after; ++row) {
                 const float value = x[row * k_row_stride + channel];
                 const bool is_first = tile * 16 + row == first;
-#line 170 "templates/cuda/encode_rows.cu"
+#line 228 "templates/cuda/encode_rows.cu"
                 {
                     const float x = value;
                     float& lo = los[i];
                     if (is_first) lo = x;
                     else lo = x < lo ? x : lo;
                 }
-#line 170 "templates/cuda/encode_rows.cu"
+#line 228 "templates/cuda/encode_rows.cu"
                 {
                     const float x = value;
                     float& hi = his[i];
                     if (is_first) hi = x;
                     else hi = x > hi ? x : hi;
                 }
-#line 177 "templates/cuda/encode_rows.cu"
+#line 235 "templates/cuda/encode_rows.cu"
             }
         }
     }
@@ -688,6 +695,7 @@ INLINE void k_encode_group(const k_unit& u, int first, int end, float* x)
         const int group = k_group(channel, first);
         grids[i] = k_store_grid(u.page, group, los[i], his[i]);
     }
+#line 247 "templates/cuda/encode_rows.cu"
     for (int tile = first / 16; tile * 16 < end; ++tile) {
         k_load_tile(u, tile, first, end, x);
         for (int i = 0; i < each; ++i) {
@@ -709,7 +717,7 @@ INLINE void k_encode_unit(const k_unit& u, int first, int end)
     for (int row = first; row < end; row += group_size)
         k_encode_group(u, row, row + group_size, x);
 }
-#line 208 "templates/cuda/encode_rows.cu"
+#line 269 "templates/cuda/encode_rows.cu"
 
 KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -731,7 +739,7 @@ KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
     k_encode_unit(u, first - u.row, end - u.row);
 }
 
-#line 8 "templates/cuda/program.cu"
+#line 11 "templates/cuda/program.cu"
 #line 1 "templates/cuda/codec.cuh"
 // codec.cuh -- values at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
 //
@@ -837,6 +845,17 @@ typedef struct v_grid {
     float offset, inverse;
 } v_grid;
 
+// Stores a group's scale and zero.
+INLINE void v_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
+{
+    (void)zero_code;
+#line 99 "templates/cuda/codec.cuh"
+    page[v_scales_at + group] = (unsigned char)scale_code;
+#line 99 "templates/cuda/codec.cuh"
+    page[v_zeros_at + group] = (unsigned char)zero_code;
+#line 104 "templates/cuda/codec.cuh"
+}
+
 // Fits a group and stores its scale and zero.
 INLINE v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
 {
@@ -845,7 +864,7 @@ INLINE v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
     v_grid grid = { 0.0f, 0.0f };
     uint32_t scale_code;
     float scale;
-#line 102 "templates/cuda/codec.cuh"
+#line 115 "templates/cuda/codec.cuh"
     const int flag = -1;             // the zero has none
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
@@ -866,11 +885,8 @@ INLINE v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 123 "templates/cuda/codec.cuh"
-    page[v_scales_at + group] = (unsigned char)scale_code;
-#line 123 "templates/cuda/codec.cuh"
-    page[v_zeros_at + group] = (unsigned char)zero_code;
-#line 128 "templates/cuda/codec.cuh"
+#line 134 "templates/cuda/codec.cuh"
+    v_put_pair(page, group, scale_code, zero_code);
     return grid;
 }
 
@@ -884,41 +900,41 @@ INLINE uint32_t v_code_of(float x, v_grid grid)
     y = least(y, code_max - zero_point);
     return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
 }
-#line 142 "templates/cuda/codec.cuh"
+#line 149 "templates/cuda/codec.cuh"
 
 // Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
 INLINE void v_read_lane(const unsigned char* page, int lane, int word16, float* x)
 {
     uint32_t q[16];
     v_get_codes(page + v_cell_at(lane / 16, word16), lane % 16, q);
-#line 151 "templates/cuda/codec.cuh"
+#line 158 "templates/cuda/codec.cuh"
     for (int i = 0; i < 16; ++i) {
         const int group = v_group(word16 * 16 + i, lane);
         const float scale = v_read_scale(page, group);
         x[i] = scale * to_float(q[i]) + v_read_offset(page, group, scale);
     }
-#line 162 "templates/cuda/codec.cuh"
+#line 169 "templates/cuda/codec.cuh"
 }
 
 // One value.
 INLINE float v_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 170 "templates/cuda/codec.cuh"
+#line 177 "templates/cuda/codec.cuh"
     const int lane = channel, word = row;
-#line 172 "templates/cuda/codec.cuh"
+#line 179 "templates/cuda/codec.cuh"
     uint32_t q[16];
     v_get_codes(page + v_cell_at(lane / 16, word / 16), lane % 16, q);
     uint32_t picked = q[0];
     for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
     *code = picked;
-#line 180 "templates/cuda/codec.cuh"
+#line 187 "templates/cuda/codec.cuh"
     const int group = v_group(word, lane);
     const float scale = v_read_scale(page, group);
     return scale * to_float(picked) + v_read_offset(page, group, scale);
-#line 184 "templates/cuda/codec.cuh"
+#line 191 "templates/cuda/codec.cuh"
 }
 
-#line 11 "templates/cuda/program.cu"
+#line 17 "templates/cuda/program.cu"
 #line 1 "templates/cuda/transform.cuh"
 // transform.cuh -- rows into the basis of the values' codec, and out of it.
 //
@@ -953,7 +969,7 @@ INLINE void v_turn_query(float* x, const float* record)
 
 INLINE void v_from_basis(float* x, const float* record) { v_turn_query(x, record); }
 
-#line 14 "templates/cuda/program.cu"
+#line 20 "templates/cuda/program.cu"
 #line 1 "templates/cuda/encode_rows.cu"
 // encode_rows.cu -- rows of rings become codes of pages: transform, fit, round, pack.
 //
@@ -1051,14 +1067,15 @@ INLINE void v_encode_unit(const v_unit& u, int first, int end)
 #line 139 "templates/cuda/encode_rows.cu"
             }
             const int group = v_group(row, channel);
-            const v_grid grid = v_store_grid(u.page, group, lo, hi);
+            v_grid grid = v_store_grid(u.page, group, lo, hi);
+#line 145 "templates/cuda/encode_rows.cu"
             for (int i = 0; i < group_size; ++i) of[i] = float_of(v_code_of(of[i], grid));
         }
         __syncthreads();
         v_put_tile(u, tile, first, end, x);
     }
 }
-#line 208 "templates/cuda/encode_rows.cu"
+#line 269 "templates/cuda/encode_rows.cu"
 
 KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
 {
