@@ -262,7 +262,7 @@ INLINE int $(s "take_ratios")(const float* scale, const $(s "dots")* to, vi* rat
 }
 
 // What the W of a group leave of the queries times its scales.
-static NOINLINE void $(s "fold_fine")(const float* scale, $(s "dots")* to)
+static OPAQUE void $(s "fold_fine")(const float* scale, $(s "dots")* to)
 {
     for (int head = 0; head < num_heads; ++head) {
         LINE float list[$(s "words")];

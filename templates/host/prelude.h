@@ -31,6 +31,14 @@ enum { lanes = $(isa.lanes) };
 // Keeps the registers of one loop out of the next one's way.
 #define NOINLINE __attribute__((noinline, unused))
 
+// For a function that only writes to what its argument points at: gcc 12 takes the one that calls
+// others through pointers of vectors for pure, and drops the call.
+#if defined(__clang__)
+#define OPAQUE NOINLINE
+#else
+#define OPAQUE __attribute__((noipa, unused))
+#endif
+
 // Begins at a line of the caches.
 #define LINE __attribute__((aligned(64)))
 

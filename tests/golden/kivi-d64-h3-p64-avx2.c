@@ -160,6 +160,14 @@ enum { lanes = 8 };
 // Keeps the registers of one loop out of the next one's way.
 #define NOINLINE __attribute__((noinline, unused))
 
+// For a function that only writes to what its argument points at: gcc 12 takes the one that calls
+// others through pointers of vectors for pure, and drops the call.
+#if defined(__clang__)
+#define OPAQUE NOINLINE
+#else
+#define OPAQUE __attribute__((noipa, unused))
+#endif
+
 // Begins at a line of the caches.
 #define LINE __attribute__((aligned(64)))
 
@@ -310,14 +318,14 @@ INLINE vu load_u16(const unsigned char* at)
 INLINE vu load_u32(const unsigned char* at) { return *(const vu_at*)at; }
 
 // Words that lanes l and l + 8 share, of lanes lane ...: bits 8 and up of a half are lane l + 8's.
-#line 194 "templates/host/prelude.h"
+#line 202 "templates/host/prelude.h"
 INLINE vu load_narrow(const unsigned char* at, int lane)
 {
     return load_u32(at + lane % 8 * 4) >> lane / 8 * 8;
 }
-#line 199 "templates/host/prelude.h"
+#line 207 "templates/host/prelude.h"
 
-#line 201 "templates/host/prelude.h"
+#line 209 "templates/host/prelude.h"
 INLINE vf greater(vf a, vf b)
 {
     vf x;
@@ -345,17 +353,17 @@ INLINE vf load_f16(const unsigned char* at)
     __asm__("vcvtph2ps %1, %0" : "=v"(x) : "m"(*(const vh_at*)at));
     return x;
 }
-#line 261 "templates/host/prelude.h"
+#line 269 "templates/host/prelude.h"
 
 // Returns *a * b + c.
-#line 270 "templates/host/prelude.h"
+#line 278 "templates/host/prelude.h"
 INLINE vf mul_add_at(const float* a, vf b, vf c) { return mul_add(repeat(*a), b, c); }
-#line 272 "templates/host/prelude.h"
+#line 280 "templates/host/prelude.h"
 
 INLINE vf load_bf16(const unsigned char* at) { return (vf)(load_u16(at) << 16); }
 
 // Bytes as 32 bits.  In two steps, each of which compilers know: four times wider is one by one.
-#line 277 "templates/host/prelude.h"
+#line 285 "templates/host/prelude.h"
 INLINE vu load_u8(const unsigned char* at)
 {
     vu x;
@@ -369,7 +377,7 @@ INLINE vi load_s8(const unsigned char* at)
     __asm__("vpmovsxbd %1, %0" : "=v"(x) : "m"(*(const vb_at*)at));
     return x;
 }
-#line 301 "templates/host/prelude.h"
+#line 309 "templates/host/prelude.h"
 
 // a = 2^-15 (1 + c / 8) of c < 8 is too great: c 2^-17 = 2 a - 2^-14 < a, which is not less where
 // c >= 8.
@@ -389,7 +397,7 @@ INLINE vf load_e4m3(const unsigned char* at)
 INLINE vf load_i8(const unsigned char* at) { return __builtin_convertvector(load_s8(at), vf); }
 
 // BUTTERFLIES: of two lanes a and b, `stride` apart, a + b in the first and a - b in the second.
-#line 323 "templates/host/prelude.h"
+#line 331 "templates/host/prelude.h"
 INLINE vf butterfly_1(vf x)
 {
     const vi signs = { 0, -0x7fffffff - 1, 0, -0x7fffffff - 1, 0, -0x7fffffff - 1, 0, -0x7fffffff - 1 };
@@ -401,7 +409,7 @@ INLINE vf butterfly_1(vf x)
     return other + (vf)((vi)x ^ signs);
 }
 
-#line 323 "templates/host/prelude.h"
+#line 331 "templates/host/prelude.h"
 INLINE vf butterfly_2(vf x)
 {
     const vi signs = { 0, 0, -0x7fffffff - 1, -0x7fffffff - 1, 0, 0, -0x7fffffff - 1, -0x7fffffff - 1 };
@@ -413,7 +421,7 @@ INLINE vf butterfly_2(vf x)
     return other + (vf)((vi)x ^ signs);
 }
 
-#line 323 "templates/host/prelude.h"
+#line 331 "templates/host/prelude.h"
 INLINE vf butterfly_4(vf x)
 {
     const vi signs = { 0, 0, 0, 0, -0x7fffffff - 1, -0x7fffffff - 1, -0x7fffffff - 1, -0x7fffffff - 1 };
@@ -425,26 +433,26 @@ INLINE vf butterfly_4(vf x)
     return other + (vf)((vi)x ^ signs);
 }
 
-#line 336 "templates/host/prelude.h"
+#line 344 "templates/host/prelude.h"
 // The sum of all lanes, by halves.
 INLINE float sum_lanes(vf x)
 {
-#line 344 "templates/host/prelude.h"
+#line 352 "templates/host/prelude.h"
     typedef float half __attribute__((vector_size(32)));
     const half x8 = x;
-#line 347 "templates/host/prelude.h"
+#line 355 "templates/host/prelude.h"
     typedef float quarter __attribute__((vector_size(16)));
-#line 349 "templates/host/prelude.h"
+#line 357 "templates/host/prelude.h"
     const union { half whole; quarter parts[2]; } v8 = { x8 };
     const quarter x4 = v8.parts[0] + v8.parts[1];
-#line 354 "templates/host/prelude.h"
+#line 362 "templates/host/prelude.h"
     return (x4[0] + x4[2]) + (x4[1] + x4[3]);
 }
 
 // The sums of the lanes of four vectors, to [4].
 INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
 {
-#line 361 "templates/host/prelude.h"
+#line 369 "templates/host/prelude.h"
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
     typedef float quarter __attribute__((vector_size(16)));
@@ -453,7 +461,7 @@ INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
     quarter x[4];
     for (int i = 0; i < 4; ++i) {
         x[i] = v[i].parts[0] + v[i].parts[1];
-#line 372 "templates/host/prelude.h"
+#line 380 "templates/host/prelude.h"
     }
     // Lanes (0 + 2) and (1 + 3) of two vectors at a time, then their sums.
     const quarter ab = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5)
@@ -465,7 +473,7 @@ INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
     return;
 #endif
 #endif
-#line 384 "templates/host/prelude.h"
+#line 392 "templates/host/prelude.h"
     to[0] = sum_lanes(a);
     to[1] = sum_lanes(b);
     to[2] = sum_lanes(c);
@@ -486,7 +494,7 @@ INLINE float greatest_lane(vf x)
     const float a = all[1] > all[0] ? all[1] : all[0], b = all[3] > all[2] ? all[3] : all[2];
     return b > a ? b : a;
 }
-#line 405 "templates/host/prelude.h"
+#line 413 "templates/host/prelude.h"
 
 // 16-BIT WEIGHTS, in pairs: two in each lane
 
@@ -494,7 +502,7 @@ INLINE vi load_pairs(const int32_t* pairs) { return *(const vi_at*)pairs; }
 INLINE void store_pairs(int32_t* pairs, vi x) { *(vi_at*)pairs = x; }
 
 // Returns sum + x[2 l] w[0] + x[2 l + 1] w[1] in lane l, for the pair w at `at`.
-#line 425 "templates/host/prelude.h"
+#line 433 "templates/host/prelude.h"
 INLINE vi dot_pairs(vi w, vi x, vi sum)
 {
     vi part;
@@ -506,7 +514,7 @@ INLINE vi dot_at(const int32_t* at, vp x, vi sum)
 {
     return dot_pairs((vi){ *at, *at, *at, *at, *at, *at, *at, *at }, (vi)x, sum);
 }
-#line 437 "templates/host/prelude.h"
+#line 445 "templates/host/prelude.h"
 
 INLINE vi add_pairs(vi x, vi sum)
 {
@@ -531,21 +539,21 @@ INLINE vi absolute_pairs(vi x)
 INLINE int any_bit(vi x)
 {
     int any;
-#line 464 "templates/host/prelude.h"
+#line 472 "templates/host/prelude.h"
     __asm__("vmovmskps %1, %0" : "=r"(any) : "v"((vi)(x != 0)));
-#line 466 "templates/host/prelude.h"
+#line 474 "templates/host/prelude.h"
     return any;
 }
 
 // The low 16 bits of the lanes of a, then of b.
 INLINE vi low_halves(vi a, vi b)
 {
-#line 477 "templates/host/prelude.h"
+#line 485 "templates/host/prelude.h"
     vi x;
     __asm__("vpackusdw %2, %1, %0\n\tvpermq $0xd8, %0, %0"
             : "=v"(x) : "v"(a & 0xffff), "v"(b & 0xffff));
     return x;
-#line 482 "templates/host/prelude.h"
+#line 490 "templates/host/prelude.h"
 }
 
 // Rounds a times `factor`, then b times it, to 16-bit numbers; products are at most 32767.
@@ -1033,7 +1041,7 @@ INLINE int k_take_ratios(const float* scale, const k_dots* to, vi* ratio)
 }
 
 // What the W of a group leave of the queries times its scales.
-static NOINLINE void k_fold_fine(const float* scale, k_dots* to)
+static OPAQUE void k_fold_fine(const float* scale, k_dots* to)
 {
     for (int head = 0; head < num_heads; ++head) {
         LINE float list[k_words];
