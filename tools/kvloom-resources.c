@@ -17,7 +17,7 @@
 
 enum {
     max_rows = 8192, num_archs = 11, key_bytes = 160, shared_bytes_max = 48 * 1024,
-    registers_max = 168,     // three CTAs of 128 threads on a multiprocessor of 65536 registers
+    registers_max = 232,     // two CTAs of 128 threads on a multiprocessor of 65536 registers
     registers_unit = 8       // what devices give out to a thread
 };
 
