@@ -86,6 +86,18 @@ KVL__FN int kvl__nvrtc_in_toolkit(const char* root, int most, char* path)
     return 0;
 }
 
+// In folders of a pattern.
+KVL__FN int kvl__nvrtc_in_pattern(const char* pattern, int most, char* path)
+{
+    glob_t list;
+    int found = 0;
+    if (glob(pattern, GLOB_NOSORT, NULL, &list) != 0) return 0;
+    for (size_t k = 0; k < list.gl_pathc && !found; ++k)
+        found = kvl__nvrtc_in_folder(list.gl_pathv[k], strlen(list.gl_pathv[k]), most, path);
+    globfree(&list);
+    return found;
+}
+
 // In the wheels of every Python under a prefix.
 KVL__FN int kvl__nvrtc_in_wheels(const char* prefix, int most, char* path)
 {
@@ -93,21 +105,15 @@ KVL__FN int kvl__nvrtc_in_wheels(const char* prefix, int most, char* path)
     char pattern[KVL__PATH_BYTES];
     int found = 0;
     for (size_t i = 0; prefix && prefix[0] == '/' && i < 2 && !found; ++i) {
-        glob_t list;
         const int n = snprintf(pattern, sizeof pattern, "%s/lib/python3*/%s/nvidia/*/lib", prefix,
                                folders[i]);
-        if (n < 0 || n >= (int)sizeof pattern) continue;
-        if (glob(pattern, GLOB_NOSORT, NULL, &list) == 0) {
-            for (size_t k = 0; k < list.gl_pathc && !found; ++k)
-                found = kvl__nvrtc_in_folder(list.gl_pathv[k], strlen(list.gl_pathv[k]), most,
-                                             path);
-            globfree(&list);
-        }
+        found = n > 0 && n < (int)sizeof pattern && kvl__nvrtc_in_pattern(pattern, most, path);
     }
     return found;
 }
 
-// What was asked for: a file of any name, or a folder.
+// What was asked for: a file of any name, or a folder: the library's, a toolkit's, or one that
+// wheels were unpacked into (pip install --target).
 KVL__FN int kvl__nvrtc_asked(const char* asked, int most, char* path)
 {
     char full[KVL__PATH_BYTES], here[KVL__PATH_BYTES];
@@ -121,7 +127,9 @@ KVL__FN int kvl__nvrtc_asked(const char* asked, int most, char* path)
         return 1;
     }
     return kvl__nvrtc_in_folder(full, strlen(full), most, path)
-        || kvl__nvrtc_in_toolkit(full, most, path);
+        || kvl__nvrtc_in_toolkit(full, most, path)
+        || (kvl__join_path(here, full, "nvidia/*/lib")
+            && kvl__nvrtc_in_pattern(here, most, path));
 }
 
 KVL__FN int kvl__nvrtc_find(const kvl__nvrtc_places* p, int most, char* path)

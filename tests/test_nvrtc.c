@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 
 static char scratch[512], folder[600], said[KVL__MESSAGE_BYTES];
+static char real_nvrtc[1024];                 // as KVLOOM_NVRTC asks for the run
 static int num_said;
 
 static void say(kvl_log_level level, const char* message, void* user)
@@ -30,6 +31,8 @@ static void set_up(void)
 {
     static const char* const variables[] = { "KVLOOM_NVRTC", "CUDA_PATH", "CUDA_HOME",
         "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "KVLOOM_CACHE_DIR" };
+    if (getenv("KVLOOM_NVRTC"))
+        snprintf(real_nvrtc, sizeof real_nvrtc, "%s", getenv("KVLOOM_NVRTC"));
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; ++i) unsetenv(variables[i]);
     snprintf(scratch, sizeof scratch, "%s/nvrtc-XXXXXX", KVLOOM_TEST_SCRATCH);
     cr_assert(mkdtemp(scratch), "%s: %s", scratch, strerror(errno));
@@ -149,6 +152,9 @@ Test(nvrtc, asked_for_is_a_file_or_a_folder_and_nothing_else)
     finds(&p, 13, "folder/libnvrtc.so.12");
     cr_assert_eq(unlink(touch("folder/libnvrtc.so.12")), 0);
     finds(&p, 13, "folder/lib64/libnvrtc.so.13");
+    snprintf(asked, sizeof asked, "%s/target", scratch);
+    touch("target/nvidia/cu13/lib/libnvrtc.so.13");
+    finds(&p, 13, "target/nvidia/cu13/lib/libnvrtc.so.13");
     p.library_path = folder;
     snprintf(asked, sizeof asked, "%s/nowhere", scratch);
     cr_assert_not(kvl__nvrtc_find(&p, 13, path));
@@ -480,6 +486,7 @@ static kvl_context* sim_context(const char* arch)
 {
     kvl_context_desc desc = cuda_desc(NULL);
     kvl_context* ctx;
+    desc.nvrtc = real_nvrtc;
     sim_load(arch);
     cr_assert_eq(kvl_context_create(&desc, &ctx), KVL_OK, "%s", kvl_context_message(ctx));
     ctx->programs->generate = fake_generate;
@@ -673,8 +680,9 @@ Test(jit_cuda, every_architecture_compiles)
     static const char* const archs[] = { "sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90",
                                          "sm_100", "sm_103", "sm_110", "sm_120", "sm_121" };
     for (size_t i = 0; i < sizeof archs / sizeof archs[0]; ++i) {
-        const kvl_context_desc desc = cuda_desc(archs[i]);
+        kvl_context_desc desc = cuda_desc(archs[i]);
         kvl_context* ctx;
+        desc.nvrtc = real_nvrtc;
         cr_assert_eq(kvl_context_create(&desc, &ctx), KVL_OK, "%s", kvl_context_message(ctx));
         ctx->programs->generate = fake_generate;
         if (!ctx->nvrtc->path) cr_skip_test("no NVRTC");

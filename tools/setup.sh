@@ -3,9 +3,11 @@
 #
 #     sh tools/setup.sh [--tests] [--model]
 #
-# Without options: compiler, CMake, Lua, BLAS, PCRE2, xxHash, cJSON.  --tests adds Criterion,
-# --model what fetches a model.  Calls apt-get only if something is missing; that needs root or a
-# sudo that asks for nothing, and without them the command is printed and the status is 1.
+# Without options: compiler, CMake, Lua, BLAS, PCRE2, xxHash, cJSON.  --tests adds Criterion, and
+# NVRTC, where there is no CUDA toolkit, as the wheel nvidia-cuda-nvrtc in build-test/nvrtc (90 MB),
+# which KVLOOM_NVRTC then names for test.sh.  --model adds what fetches a model.  Calls apt-get only
+# if something is missing; that needs root or a sudo that asks for nothing, and without them the
+# command is printed and the status is 1.
 set -eu
 
 tests=0
@@ -14,7 +16,7 @@ for word in "$@"; do
     case $word in
     --tests) tests=1 ;;
     --model) model=1 ;;
-    --help | -h) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help | -h) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "setup.sh: unknown option $word" >&2; exit 2 ;;
     esac
 done
@@ -47,6 +49,20 @@ header() {
 
 pip_works() { python3 -m pip --version >/dev/null 2>&1 || command_of pip3 pip; }
 
+# NVRTC where kvloom looks for it by itself, or where KVLOOM_NVRTC says.
+nvrtc_there() {
+    for folder in "${KVLOOM_NVRTC:-}" "${CUDA_PATH:-}/lib64" "${CUDA_HOME:-}/lib64" \
+        /usr/local/cuda/lib64 /usr/lib/*-linux-gnu /usr/lib64 \
+        "${VIRTUAL_ENV:-}"/lib/python3*/site-packages/nvidia/*/lib \
+        "${HOME:-}"/.local/lib/python3*/site-packages/nvidia/*/lib \
+        /usr/local/lib/python3*/*-packages/nvidia/*/lib build-test/nvrtc/nvidia/*/lib; do
+        for file in "$folder"/libnvrtc.so.1[23]; do
+            if [ -e "$file" ]; then return 0; fi
+        done
+    done
+    [ -f "${KVLOOM_NVRTC:-}" ]
+}
+
 want gcc command_of cc gcc clang
 want libc6-dev header stdio.h
 want make command_of make ninja
@@ -60,13 +76,24 @@ want libcjson-dev header cjson/cJSON.h
 want pkg-config command_of pkg-config pkgconf
 if [ "$tests" -eq 1 ]; then
     want libcriterion-dev header criterion/criterion.h
+    nvrtc_there || want python3-pip pip_works
 fi
 if [ "$model" -eq 1 ]; then
     want python3-pip pip_works
     want unzip command_of unzip
 fi
 
-if [ -z "$missing" ]; then exit 0; fi
+# A machine without network tests everything but the compiling of kernels for devices.
+install_nvrtc() {
+    if [ "$tests" -eq 0 ] || nvrtc_there; then return 0; fi
+    echo "Installing the wheel nvidia-cuda-nvrtc into build-test/nvrtc" >&2
+    mkdir -p build-test
+    python3 -m pip install -q --disable-pip-version-check --no-deps --target build-test/nvrtc.new \
+        nvidia-cuda-nvrtc >&2 && mv build-test/nvrtc.new build-test/nvrtc ||
+        echo "setup.sh: no NVRTC: tests that compile kernels for devices are skipped" >&2
+}
+
+if [ -z "$missing" ]; then install_nvrtc; exit 0; fi
 
 if ! command_of apt-get; then
     echo "setup.sh: missing, and there is no apt-get to install it (Debian's names):$missing" >&2
@@ -89,3 +116,4 @@ export DEBIAN_FRONTEND
 # Word splitting is meant: lists of options and packages.
 $as_root apt-get update -q >&2
 $as_root env DEBIAN_FRONTEND=noninteractive apt-get install $options $missing >&2
+install_nvrtc

@@ -26,6 +26,10 @@ done
 sh tools/setup.sh --tests
 
 mkdir -p build-test
+if [ -z "${KVLOOM_NVRTC:-}" ] && [ -d build-test/nvrtc ]; then
+    KVLOOM_NVRTC=$PWD/build-test/nvrtc
+    export KVLOOM_NVRTC
+fi
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/kvloom-test.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' INT
