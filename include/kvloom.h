@@ -692,8 +692,8 @@ typedef struct kvl_loaded_seq {
 // - with recode, rows are decoded and appended again; 16-bit rows stay what they are, quantized
 //   ones are quantized a second time.
 // - errors: KVL_BAD_ARGUMENT (layers, shape or spec differ from the cache's: the message has both),
-//   KVL_UNSUPPORTED (another version; recoding of dropped rows), KVL_NO_MEMORY, KVL_FILE (damage,
-//   with the section); the cache is as it was then.
+//   KVL_UNSUPPORTED (another version; recoding of dropped or calibrated rows), KVL_NO_MEMORY,
+//   KVL_FILE (damage, with the section); the cache is as it was then.
 KVL_API kvl_status kvl_load(kvl_cache* cache, const kvl_load_desc* desc, kvl_loaded_seq** out,
                             int* num_seqs);
 

@@ -6,7 +6,8 @@
 //     sections     u32 tag, u32 index, u64 bytes; payload; u64 XXH3 of all of it
 //
 //     LAYR layer   u32 active (0: no KV heads, 3: values are in the keys, else 1), num_kv_heads,
-//                  head_dim, head_dim_v; the canonical spec's text
+//                  head_dim, head_dim_v; the canonical spec's text; where the layer has
+//                  calibrated tables, '#' and 16 hex digits: the hash of their numbers
 //     SEQU seq     i64 num_tokens, u64 data_bytes; tokens (i32); the engine's data
 //     ROWS layer   one for each sequence in turn: 6 i64 of kvl__extent, u64 num_pages; per head:
 //                  sink keys, sink values, keys and values of history and tail (16 bits each);
@@ -174,7 +175,20 @@ KVL__FN kvl_status kvl__read_i64(kvl__stream* s, int64_t* x)
 typedef struct kvl__file_layer {
     uint32_t active, num_kv_heads, head_dim, head_dim_v;
     char     spec[KVL__SPEC_BYTES];
+    uint64_t calibration;          // hash of the layer's calibrated tables; 0: it has none
 } kvl__file_layer;
+
+// Rows in codes are of no use with other tables than those that they were encoded with.
+KVL__FN uint64_t kvl__records_hash(const kvl__layer* l)
+{
+    uint64_t hash = 0;
+    for (int side = 0; side < 2; ++side) {
+        const size_t bytes = (size_t)(l->record_floats[side] * l->config.num_kv_heads) *
+                             sizeof(float);
+        if (bytes) hash = XXH3_64bits_withSeed(l->tables[side], bytes, hash);
+    }
+    return hash;
+}
 
 KVL__FN void kvl__file_layer_of(const kvl__layer* l, kvl__file_layer* f)
 {
@@ -185,20 +199,26 @@ KVL__FN void kvl__file_layer_of(const kvl__layer* l, kvl__file_layer* f)
     f->head_dim = (uint32_t)l->config.side[0].head_dim;
     f->head_dim_v = (uint32_t)l->config.value_dim;
     kvl__canonical_spec(&l->config, f->spec, sizeof f->spec);
+    f->calibration = kvl__records_hash(l);
 }
 
 KVL__FN kvl_status kvl__file_write_layer(kvl__stream* s, const kvl__layer* l, uint32_t index)
 {
     kvl__file_layer f;
     unsigned char shape[16];
+    char calibration[24] = "";
     kvl__file_layer_of(l, &f);
+    if (f.calibration)
+        snprintf(calibration, sizeof calibration, "#%016llx", (unsigned long long)f.calibration);
     kvl__put_u32(shape, f.active);
     kvl__put_u32(shape + 4, f.num_kv_heads);
     kvl__put_u32(shape + 8, f.head_dim);
     kvl__put_u32(shape + 12, f.head_dim_v);
-    KVL__TRY(kvl__section_write(s, KVL__TAG_LAYR, index, sizeof shape + strlen(f.spec)));
+    KVL__TRY(kvl__section_write(s, KVL__TAG_LAYR, index, sizeof shape + strlen(f.spec) +
+                                strlen(calibration)));
     KVL__TRY(kvl__stream_write(s, shape, sizeof shape));
     KVL__TRY(kvl__stream_write(s, f.spec, strlen(f.spec)));
+    KVL__TRY(kvl__stream_write(s, calibration, strlen(calibration)));
     return kvl__section_write_end(s);
 }
 
@@ -212,10 +232,16 @@ KVL__FN kvl_status kvl__file_read_layer(kvl__stream* s, uint32_t index, kvl__fil
     f->num_kv_heads = kvl__get_u32(shape + 4);
     f->head_dim = kvl__get_u32(shape + 8);
     f->head_dim_v = kvl__get_u32(shape + 12);
-    KVL__REQUIRE(s->ctx, s->left < sizeof f->spec, KVL_FILE,
+    char text[KVL__SPEC_BYTES + 24] = "";
+    KVL__REQUIRE(s->ctx, s->left < sizeof text, KVL_FILE,
                  "the file is damaged: the spec of layer %u has %llu letters", index,
                  (unsigned long long)s->left);
-    KVL__TRY(kvl__stream_read(s, f->spec, s->left));
+    KVL__TRY(kvl__stream_read(s, text, s->left));
+    const size_t letters = strcspn(text, "#");
+    if (text[letters] == '#') f->calibration = strtoull(text + letters + 1, NULL, 16);
+    KVL__REQUIRE(s->ctx, letters < sizeof f->spec, KVL_FILE,
+                 "the file is damaged: the spec of layer %u has %zu letters", index, letters);
+    memcpy(f->spec, text, letters);
     return kvl__section_read_end(s);
 }
 
@@ -607,6 +633,9 @@ KVL__FN kvl_status kvl__match_layer(kvl_context* ctx, int index, const kvl__file
     KVL__REQUIRE(ctx, strcmp(f->spec, own.spec) == 0, KVL_BAD_ARGUMENT,
                  "layer %d: spec '%s' in the file, '%s' in the cache; recode = 1 loads it by way "
                  "of full rows", index, f->spec, own.spec);
+    KVL__REQUIRE(ctx, f->calibration == own.calibration, KVL_BAD_ARGUMENT,
+                 "layer %d: saved with another calibration than the cache has: the rows of '%s' "
+                 "can be read with their own alone", index, f->spec);
     return KVL_OK;
 }
 
@@ -982,6 +1011,12 @@ KVL__FN kvl_status kvl__load_twin(const kvl_cache* cache, const kvl__file_layer*
     (void)d;
     for (int i = 0; i < cache->num_layers; ++i) {
         if (!layers[i].active) continue;
+        if (layers[i].calibration) {
+            kvl__free(ctx, descs, bytes);
+            return kvl__fail(ctx, KVL_UNSUPPORTED, "layer %d: rows of '%s' depend on their "
+                             "calibration, which the file does not have: they cannot be recoded",
+                             i, layers[i].spec);
+        }
         descs[i].num_kv_heads = (int)kvl__min_i64(layers[i].num_kv_heads, INT_MAX / 16);
         descs[i].num_q_heads = descs[i].num_kv_heads;
         descs[i].head_dim = (int)kvl__min_i64(layers[i].head_dim, INT_MAX);

@@ -769,3 +769,61 @@ Test(calibration, out_of_memory_is_told)
     cr_expect(memory.live == 0 && memory.wrong_sizes == 0);
     remove(scratch);
 }
+
+// SAVED ROWS
+
+static kvl_cache* open_with(const calibrated* c, const kvl_calibration* cal)
+{
+    kvl_cache* cache = NULL;
+    kvl_cache_desc d = c->cache;
+    d.calibration = cal;
+    test_ok(c->ctx, kvl_cache_create(c->ctx, &d, &cache), "kvl_cache_create");
+    return cache;
+}
+
+// Breaks when rows in codes are read with other tables than they were encoded with.
+Test(calibration, saved_rows_need_their_own_calibration)
+{
+    const char* path = KVLOOM_TEST_SCRATCH "/test_calibration.rows";
+    calibrated c;
+    inputs in = make_inputs();
+    kvl_calibration* other = NULL;
+    kvl_seq seq = 0;
+    kvl_loaded_seq* loaded = NULL;
+    int num = 0;
+    open_calibrated(&c, NULL);
+    kvl_statistics* stats = create(c.ctx, &c.layer, 8);
+    add(c.ctx, stats, &in, 0, 40);
+    test_ok(c.ctx, kvl_calibration_create(stats, &c.cache, &other), "of other rows");
+    kvl_cache* from = open_with(&c, c.cal);
+    kvl_cache* same = open_with(&c, c.cal);
+    kvl_cache* differs = open_with(&c, other);
+    const int32_t rows = ROWS;
+    test_ok(c.ctx, kvl_seq_create(from, &seq), "kvl_seq_create");
+    kvl_append_desc a = { .num_seqs = 1, .seqs = &seq, .num_rows = &rows };
+    a.k.data = in.k;
+    a.v.data = in.v;
+    test_ok(c.ctx, kvl_append(from, &a), "kvl_append");
+    const kvl_save_seq one = { .seq = seq };
+    const kvl_save_desc save = { .path = path, .num_seqs = 1, .seqs = &one };
+    kvl_load_desc load = { .path = path };
+    test_ok(c.ctx, kvl_save(from, &save), "kvl_save");
+    test_ok(c.ctx, kvl_load(same, &load, &loaded, &num), "kvl_load");
+    cr_expect_eq(num, 1);
+    kvl_loaded_free(c.ctx, loaded, num);
+    expect_refused(&c, kvl_load(differs, &load, &loaded, &num), "another calibration");
+    load.recode = 1;
+    c.cache.calibration = NULL;
+    c.layer.spec = "f16";
+    kvl_cache* plain = open_with(&c, NULL);
+    expect_status(&c, kvl_load(plain, &load, &loaded, &num), KVL_UNSUPPORTED, "calibration");
+    kvl_cache_free(plain);
+    kvl_cache_free(from);
+    kvl_cache_free(same);
+    kvl_cache_free(differs);
+    kvl_calibration_free(other);
+    kvl_statistics_free(stats);
+    close_calibrated(&c);
+    free_inputs(&in);
+    remove(path);
+}

@@ -1,23 +1,34 @@
 #!/bin/sh
 # accuracy.sh -- the table of all presets on a model and a text; writes docs/accuracy.md.
 #
-#     sh tools/accuracy.sh MODEL.gguf TEXT [OUT]      OUT: docs/accuracy.md if none is given
+#     sh tools/accuracy.sh MODEL.gguf TEXT [OUT [CALIBRATION_TEXT]]
 #
+# OUT: docs/accuracy.md if none is given.  With a second text, which must not be the first, the
+# calibrated caches are measured as well, calibrated on KVLOOM_ACCURACY_CALIBRATION_WINDOWS (4)
+# windows of it; build/accuracy.safetensors (KVLOOM_ACCURACY_CALIBRATION) keeps what that gives.
 # KVLOOM_ACCURACY_WINDOWS (16), KVLOOM_ACCURACY_CONTEXT (2048) and KVLOOM_ACCURACY_SKIP (256) set
 # the size.  Finished windows are kept in build/accuracy.jsonl (KVLOOM_ACCURACY_RESUME): a run that
 # was interrupted goes on there, and a run of another size, model or text needs another file.
-# build/bin/kvloom-eval must be there; KVLOOM_EVAL names another one.
+# build/bin/kvloom-eval must be there, for the second text kvloom-calibrate too; KVLOOM_EVAL and
+# KVLOOM_CALIBRATE name others.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 case ${1:-} in
---help | -h) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+--help | -h) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
-if [ $# -lt 2 ] || [ $# -gt 3 ]; then
-    echo "usage: accuracy.sh MODEL.gguf TEXT [OUT]" >&2
+if [ $# -lt 2 ] || [ $# -gt 4 ]; then
+    echo "usage: accuracy.sh MODEL.gguf TEXT [OUT [CALIBRATION_TEXT]]" >&2
     exit 2
 fi
-model=$1 text=$2 out=${3:-$root/docs/accuracy.md}
+model=$1 text=$2 out=${3:-$root/docs/accuracy.md} calibration_text=${4:-}
+if [ -n "$calibration_text" ] && cmp -s "$text" "$calibration_text"; then
+    echo "accuracy.sh: $calibration_text: is the text that is measured on" >&2
+    exit 2
+fi
+calibrate_program=${KVLOOM_CALIBRATE:-$root/build/bin/kvloom-calibrate}
+calibration=${KVLOOM_ACCURACY_CALIBRATION:-$root/build/accuracy.safetensors}
+calibration_windows=${KVLOOM_ACCURACY_CALIBRATION_WINDOWS:-4}
 eval_program=${KVLOOM_EVAL:-$root/build/bin/kvloom-eval}
 windows=${KVLOOM_ACCURACY_WINDOWS:-16}
 context=${KVLOOM_ACCURACY_CONTEXT:-2048}
@@ -60,6 +71,45 @@ measure() {
 measure with sink=4,recent=128
 measure without sink=0,recent=0
 
+# The calibrated caches, each beside what it is compared with: choices of rotations per group and
+# per key, and once for all; centering; scores of the choice; calibration queries.
+choices=''
+for bits in 2 3 4; do
+    choices="$choices kivi:k$bits,v$bits kivi:k$bits,v$bits,k.transform=hadamard"
+    choices="$choices flagrot-kivi:k$bits,v$bits flagrot-kivi:k$bits,v$bits,k.choose=fixed"
+    choices="$choices rtn:k$bits,v$bits rtn:k$bits,v$bits,k.shift=mean"
+    choices="$choices flagrot-auto:k$bits,v$bits flagrot-auto:k$bits,v$bits,k.choose=fixed"
+done
+scores='kivi:k2,v2,meta=f16'
+for score in reconstruction channel attention; do
+    scores="$scores flagrot-kivi:k2,v2,meta=f16,k.score=$score"
+done
+queries=''
+for count in 16 32 64 128 256; do
+    queries="$queries flagrot-kivi:k2,v2,k.score=attention$count"
+done
+
+# measure_calibrated NAME CACHES: as measure; windows of 4 and 128 tokens are these presets' own.
+measure_calibrated() {
+    name=$1 caches=$2
+    set --
+    for cache in $caches; do set -- "$@" --cache "$cache,sink=4,recent=128"; done
+    "$eval_program" -m "$model" -f "$text" -c "$context" --windows "$windows" --skip "$skip" \
+        --resume "${resume%.jsonl}-calibrated.jsonl" --calibration "$calibration" --choices \
+        --markdown --json "$work/$name.json" "$@" >"$work/table"
+    sed 's/|[^|]*|$/|/' "$work/table" >"$work/$name.md"
+}
+
+if [ -n "$calibration_text" ]; then
+    set --
+    for cache in $choices $scores $queries; do set -- "$@" --for "$cache,sink=4,recent=128"; done
+    "$calibrate_program" -m "$model" -f "$calibration_text" -o "$calibration" -c "$context" \
+        --windows "$calibration_windows" --queries 256 --resume "$@"
+    measure_calibrated choices "$choices"
+    measure_calibrated scores "$scores"
+    measure_calibrated queries "$queries"
+fi
+
 # field NAME: a string or a number at the top level of the results.
 field() {
     sed -n "s/^[[:space:]]*\"$1\":[[:space:]]*\"\{0,1\}\([^\",]*\)\"\{0,1\},\{0,1\}\$/\1/p" \
@@ -91,6 +141,21 @@ END
 
 END
     cat "$work/without.md"
+    if [ -n "$calibration_text" ]; then
+        cat <<END
+
+## Calibrated caches
+
+Calibrated on $calibration_windows windows of $context tokens of $(basename "$calibration_text").
+The first 4 and the newest 128 tokens are in 16 bits.
+
+END
+        cat "$work/choices.md"
+        printf '\nBy the score of the choice, with 16-bit scales (3.0 bits):\n\n'
+        cat "$work/scores.md"
+        printf '\nBy the number of calibration queries:\n\n'
+        cat "$work/queries.md"
+    fi
     cat "$root/tools/accuracy_notes.md"
 } >"$work/out.md"
 cp "$work/out.md" "$out"
