@@ -139,6 +139,22 @@ KVL__FN int64_t kvl__cta_rows(const kvl__codec* c)
     return along ? kvl__lcm(16, c->group_size) : 16;
 }
 
+// A captured attend has room for the rows that kvl_prepare was told of.
+KVL__FN kvl_status kvl__device_check_append(const kvl__append_job* job)
+{
+    const int64_t prepared = job->cache->device.prepared_rows;
+    for (int i = 0; i < job->num_seqs; ++i) {
+        const int64_t rows = job->seqs[i].s->now.rows + job->seqs[i].num_rows;
+        KVL__REQUIRE(job->cache->ctx, rows <= KVL__DEVICE_ROWS_MAX, KVL_UNSUPPORTED,
+                     "seqs[%d]: %lld rows: a device takes at most 2^31 - 1 of a sequence", i,
+                     (long long)rows);
+        KVL__REQUIRE(job->cache->ctx, !job->replay || rows <= prepared, KVL_UNSUPPORTED,
+                     "seqs[%d]: %lld rows: kvl_prepare made ready %lld; graphs that were captured "
+                     "serve no more", i, (long long)rows, (long long)prepared);
+    }
+    return KVL_OK;
+}
+
 // Launches the kernels of one wave; units: the most that a sequence encodes of a side.
 KVL__FN int kvl__launch_append(kvl_cache* cache, const kvl__layer* l, const kvl__device_append* a,
                                int64_t max_rows, const int64_t* units)

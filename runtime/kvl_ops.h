@@ -80,6 +80,7 @@ KVL__FN kvl_status kvl__device_cache_build(kvl_cache* cache);
 KVL__FN void       kvl__device_cache_free(kvl_cache* cache);
 KVL__FN kvl_status kvl__device_begin(kvl_cache* cache, void* handle, int* captured);
 KVL__FN kvl_status kvl__device_end(kvl_cache* cache);
+KVL__FN kvl_status kvl__device_check_append(const kvl__append_job* job);
 KVL__FN void       kvl__device_append_rows(kvl__append_job* job);
 KVL__FN kvl_status kvl__device_capture_append(kvl__append_job* job, int64_t num_rows);
 KVL__FN void       kvl__device_attend_wave(kvl__attend_job* job);
@@ -405,6 +406,9 @@ KVL__FN kvl_status kvl__view_of(kvl_context* ctx, const char* name, const kvl_co
                  KVL_BAD_ARGUMENT, "%s.type = %d: must be KVL_F32, KVL_F16 or KVL_BF16", name,
                  (int)rows->type);
     const int64_t bytes = kvl__type_bytes(rows->type);
+    KVL__REQUIRE(ctx, !ctx->gpu || (uintptr_t)rows->data % (uintptr_t)bytes == 0, KVL_BAD_ARGUMENT,
+                 "%s.data = %p: on a device it must be a multiple of %lld, the size of a value",
+                 name, rows->data, (long long)bytes);
     const int64_t head = rows->head_stride ? rows->head_stride : head_dim;
     const int64_t row = rows->row_stride ? rows->row_stride : head * num_heads;
     const int64_t most = (int64_t)1 << 40;
@@ -727,6 +731,7 @@ KVL__FN kvl_status kvl__append_check(kvl__append_job* job, const kvl_append_desc
     kvl_context* ctx = job->cache->ctx;
     KVL__TRY(kvl__append_seqs(job, d, num_rows));
     if (*num_rows == 0) return KVL_OK;
+    if (ctx->gpu) KVL__TRY(kvl__device_check_append(job));
     if (job->replay) return KVL_OK;
     KVL__TRY(kvl__view_of(ctx, "k", &d->k, c->num_kv_heads, c->side[0].head_dim, &job->side[0]));
     KVL__REQUIRE(ctx, c->num_stored == 2 || !d->v.data, KVL_BAD_ARGUMENT,

@@ -217,6 +217,12 @@ static void open_driver(void)
     cr_assert(driver.retain(&context, 0) == 0 && driver.set_current(context) == 0, "a context");
 }
 
+static void expect(kvl_context* ctx, kvl_status got, kvl_status wanted, const char* text)
+{
+    cr_assert(got == wanted && strstr(kvl_context_message(ctx), text), "%s: %s, expected '%s'",
+              kvl_status_text(got), kvl_context_message(ctx), text);
+}
+
 // One token a launch: the graph's own rows and queries are overwritten before each launch.
 typedef struct step {
     test_cache c;
@@ -331,6 +337,11 @@ Test(cuda, captured_steps_equal_calls)
                   driver.to_host(y, plain.o, sizeof y) == 0, "outputs");
         cr_assert(memcmp(x, y, sizeof x) == 0, "step %d: the launch gives other bytes", i);
     }
+    kvl_append_desc beyond;
+    kvl_attend_desc unused;
+    fill_descs(&graph, &beyond, &unused);
+    beyond.replay = 1;
+    expect(graph.c.ctx, kvl_append(graph.c.cache, &beyond), KVL_UNSUPPORTED, "kvl_prepare made");
     cr_assert_eq(memory.calls, calls, "%lld allocations in steps",
                  (long long)(memory.calls - calls));
     for (int i = 0; i < 2; ++i) {
@@ -434,12 +445,6 @@ Test(cuda, counters_of_attention_are_bounded)
 
 #define kvl_append test_call_append
 
-static void expect(kvl_context* ctx, kvl_status got, kvl_status wanted, const char* text)
-{
-    cr_assert(got == wanted && strstr(kvl_context_message(ctx), text), "%s: %s, expected '%s'",
-              kvl_status_text(got), kvl_context_message(ctx), text);
-}
-
 Test(cuda, refusals_name_what_is_wrong)
 {
     const test_target cuda = test_cuda_target();
@@ -468,6 +473,10 @@ Test(cuda, refusals_name_what_is_wrong)
     expect(host.ctx, kvl_append(host.cache, &a), KVL_BAD_ARGUMENT, "replay = 1");
     a.replay = 2;
     expect(c.ctx, kvl_append(c.cache, &a), KVL_BAD_ARGUMENT, "replay = 2");
+    a.replay = 0;
+    a.k.data = a.v.data = (const char*)row + 2;
+#undef kvl_append
+    expect(c.ctx, kvl_append(c.cache, &a), KVL_BAD_ARGUMENT, "must be a multiple of 4");
     test_close(&c);
     test_close(&host);
 }
