@@ -180,6 +180,15 @@ endforeach()
 if(KVLOOM_SANITIZE OR KVLOOM_NO_LUA)
     return()
 endif()
+
+# Registers, spills and shared memory of kernels for devices, against the committed table.
+if(TARGET kvloom-resources)
+    add_test(NAME resources
+             COMMAND kvloom-resources --quick --compare tests/golden/resources.txt
+             WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+    kvloom_test_properties(resources cuda)
+    set_tests_properties(resources PROPERTIES SKIP_RETURN_CODE 77)
+endif()
 find_program(KVLOOM_GCC NAMES gcc)
 find_program(KVLOOM_CLANG NAMES clang)
 set(kvloom_compilers "${CMAKE_C_COMPILER}")
