@@ -13,6 +13,7 @@ return {
     { name = "attend_splits", codec = true },
     { name = "merge_splits", transform = true },
     { name = "restore_rows", by_side = true, codec = true, transform = true },
+    { name = "merge_results" },            -- of no layer: any configuration gives the same kernel
 
     -- What the derivation asks of an instruction set: a thread has one float at a time.
     isa = { lanes = 1, vector = "none", broadcast = 0, head_tile = 16, sums = 16, dot = "none",

@@ -621,13 +621,15 @@ typedef struct kvl_merge_desc {
     float*       lse;          // [num_rows]; may be lse_a or lse_b
     const float* sink_logits;  // [num_heads] take their share of the result: given once, with the
     int          num_heads;    // last merge.  Row r belongs to head r % num_heads.  NULL: none
+    void*        stream;       // of KVL_TARGET_CUDA: a CUstream; NULL: the default stream
     uint32_t     end;          // must be 0
 } kvl_merge_desc;
 
 // Joins the two into the result over all of the rows: those of two ranges, of two caches, of two
 // processes.  A part with lse = -inf is empty: its o is
 // not read, and the other part is copied bit for bit; two empty parts give o = 0, lse = -inf.
-// - all arrays are borrowed until the call returns.
+// - all arrays are borrowed until the call returns; on target cuda they are memory of the device,
+//   and an lse that is NaN or +inf is not noticed.
 // - errors: KVL_BAD_ARGUMENT (also: an lse that is NaN or +inf); o and lse are untouched then.
 KVL_API kvl_status kvl_merge(kvl_context* ctx, const kvl_merge_desc* desc);
 

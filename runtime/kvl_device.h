@@ -637,6 +637,58 @@ KVL__PUBLIC kvl_status kvl_cache_check(kvl_cache* cache)
     return KVL_OK;
 }
 
+// MERGE
+
+KVL__FN kvl_status kvl__device_merge_kernel(kvl_context* ctx, kvl__cu_function* out)
+{
+    kvl__kernel_request request;
+    kvl_layer_desc layer;
+    kvl__config config;
+    memset(&layer, 0, sizeof layer);
+    memset(&request, 0, sizeof request);
+    layer.num_q_heads = layer.num_kv_heads = 1;
+    layer.head_dim = 32;
+    KVL__TRY(kvl__config_create(ctx, -1, &layer, NULL, &config));
+    kvl__config_text* t = (kvl__config_text*)kvl__alloc(ctx, sizeof *t);
+    KVL__REQUIRE(ctx, t, KVL_NO_MEMORY, "%zu bytes for a configuration", sizeof *t);
+    kvl__config_to_text(ctx, &config, "merge_results", t);
+    snprintf(t->name, sizeof t->name, "merge_results");
+    request.name = t->name;
+    request.entry = "merge_results";
+    request.fields = t->fields;
+    request.num_fields = t->num_fields;
+    const kvl_status status = kvl__kernels_get(ctx, &request, 1);
+    kvl__free(ctx, t, sizeof *t);
+    *out = request.function;
+    return status;
+}
+
+KVL__FN kvl_status kvl__device_merge_results(kvl_context* ctx, const kvl_merge_desc* d)
+{
+    kvl__cu_function kernel = NULL;
+    kvl__device_merge m;
+    void* params[1] = { &m };
+    KVL__REQUIRE(ctx, d->num_rows <= INT32_MAX, KVL_BAD_ARGUMENT,
+                 "num_rows = %lld: at most 2^31 - 1 on a device", (long long)d->num_rows);
+    if (d->num_rows == 0) return KVL_OK;
+    KVL__TRY(kvl__device_merge_kernel(ctx, &kernel));
+    m.o_a = (uintptr_t)d->o_a;
+    m.lse_a = (uintptr_t)d->lse_a;
+    m.o_b = (uintptr_t)d->o_b;
+    m.lse_b = (uintptr_t)d->lse_b;
+    m.o = (uintptr_t)d->o;
+    m.lse = (uintptr_t)d->lse;
+    m.sink_logits = (uintptr_t)d->sink_logits;
+    m.head_dim = d->head_dim;
+    m.num_heads = d->num_heads;
+    KVL__TRY(kvl__gpu_enter(ctx));
+    const int result = ctx->gpu->driver.launch(kernel, (unsigned)d->num_rows, 1, 1,
+                                               KVL__CTA_THREADS, 1, 1, 0,
+                                               (kvl__cu_stream)d->stream, params, NULL);
+    kvl__gpu_leave(ctx);
+    return kvl__cu_check(ctx, result, "merging results");
+}
+
 // MEMORY FOR THE CALLER
 
 KVL__PUBLIC int kvl_context_has_device(const kvl_context* ctx) { return ctx && ctx->gpu; }

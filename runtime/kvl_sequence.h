@@ -7,6 +7,7 @@
 #ifndef KVL_SEQUENCE_H
 #define KVL_SEQUENCE_H
 
+#include "kvl_device.h"
 #include "kvl_ops.h"
 
 // FORK
@@ -456,8 +457,6 @@ KVL__FN void kvl__merge_sink(const kvl_merge_desc* d, int64_t row)
 KVL__PUBLIC kvl_status kvl_merge(kvl_context* ctx, const kvl_merge_desc* d)
 {
     KVL__TRY(kvl__check_context(ctx));
-    KVL__REQUIRE(ctx, !ctx->gpu, KVL_UNSUPPORTED,
-                 "kvl_merge: results on a device cannot be merged by this version");
     KVL__REQUIRE(ctx, d, KVL_BAD_ARGUMENT, "kvl_merge_desc = NULL: must be given");
     KVL__REQUIRE(ctx, d->end == 0, KVL_BAD_ARGUMENT,
                  "kvl_merge_desc.end = %u: must be 0: zero the whole desc first", d->end);
@@ -467,12 +466,13 @@ KVL__PUBLIC kvl_status kvl_merge(kvl_context* ctx, const kvl_merge_desc* d)
                  d->head_dim);
     KVL__REQUIRE(ctx, d->num_rows == 0 || (d->o_a && d->lse_a && d->o_b && d->lse_b && d->o &&
                  d->lse), KVL_BAD_ARGUMENT, "o_a, lse_a, o_b, lse_b, o, lse: must all be given");
+    KVL__REQUIRE(ctx, !d->sink_logits || d->num_heads >= 1, KVL_BAD_ARGUMENT,
+                 "num_heads = %d: must be at least 1 with sink_logits", d->num_heads);
+    if (ctx->gpu) return kvl__device_merge_results(ctx, d);
     for (int64_t row = 0; row < d->num_rows; ++row)
         KVL__REQUIRE(ctx, d->lse_a[row] < INFINITY && d->lse_b[row] < INFINITY, KVL_BAD_ARGUMENT,
                      "lse of row %lld = %g and %g: must be numbers below infinity", (long long)row,
                      (double)d->lse_a[row], (double)d->lse_b[row]);
-    KVL__REQUIRE(ctx, !d->sink_logits || d->num_heads >= 1, KVL_BAD_ARGUMENT,
-                 "num_heads = %d: must be at least 1 with sink_logits", d->num_heads);
     for (int i = 0; d->sink_logits && i < d->num_heads; ++i)
         KVL__REQUIRE(ctx, d->sink_logits[i] < INFINITY, KVL_BAD_ARGUMENT,
                      "sink_logits[%d] = %g: must be a number below infinity", i,

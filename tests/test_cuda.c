@@ -397,6 +397,60 @@ Test(cuda, calls_on_many_streams_are_in_order)
     free(q);
 }
 
+// MERGE
+
+// Two parts by hand: weights 1/4 and 3/4; an empty part leaves the other's bits; a sink logit of
+// the size of both together halves the output.
+Test(cuda, merge_by_hand)
+{
+    const test_target cuda = test_cuda_target();
+    kvl_context* ctx = test_context(&cuda, 1);
+    const float o_a[4][2] = { { 4, 8 }, { 1, 2 }, { NAN, NAN }, { NAN, NAN } };
+    const float o_b[4][2] = { { 0, -8 }, { NAN, NAN }, { 0.1f, 3 }, { NAN, NAN } };
+    const float lse_a[4] = { 0, 5, -INFINITY, -INFINITY };
+    const float lse_b[4] = { logf(3), -INFINITY, -7, -INFINITY };
+    const float o[4][2] = { { 1, -4 }, { 1, 2 }, { 0.1f, 3 }, { 0, 0 } };
+    const float lse[4] = { logf(4), 5, -7, -INFINITY }, sink = logf(4);
+    float got[4][2], got_lse[4];
+    char* memory = NULL;
+    test_ok(ctx, kvl_device_alloc(ctx, 4096, (void**)&memory), "memory");
+    kvl_merge_desc m = { 0 };
+    m.num_rows = 4;
+    m.head_dim = 2;
+    m.o_a = (float*)(void*)memory;
+    m.o_b = (float*)(void*)(memory + 256);
+    m.lse_a = (float*)(void*)(memory + 512);
+    m.lse_b = (float*)(void*)(memory + 768);
+    m.o = (float*)(void*)(memory + 1024);
+    m.lse = (float*)(void*)(memory + 1280);
+    test_ok(ctx, kvl_device_write(ctx, memory, o_a, sizeof o_a), "o_a");
+    test_ok(ctx, kvl_device_write(ctx, memory + 256, o_b, sizeof o_b), "o_b");
+    test_ok(ctx, kvl_device_write(ctx, memory + 512, lse_a, sizeof lse_a), "lse_a");
+    test_ok(ctx, kvl_device_write(ctx, memory + 768, lse_b, sizeof lse_b), "lse_b");
+    test_ok(ctx, kvl_device_write(ctx, memory + 1536, &sink, sizeof sink), "sink");
+    test_ok(ctx, kvl_merge(ctx, &m), "merge");
+    test_ok(ctx, kvl_device_read(ctx, got, m.o, sizeof got), "o");
+    test_ok(ctx, kvl_device_read(ctx, got_lse, m.lse, sizeof got_lse), "lse");
+    for (int row = 0; row < 4; ++row) {
+        const float bound = row == 0 ? 1e-6f : 0.0f;         // the others are copies
+        cr_assert(lse[row] == got_lse[row] || fabsf(lse[row] - got_lse[row]) <= bound,
+                  "row %d: lse %g, expected %g", row, (double)got_lse[row], (double)lse[row]);
+        for (int i = 0; i < 2; ++i)
+            cr_assert(fabsf(got[row][i] - o[row][i]) <= 4 * bound, "row %d: %g, expected %g", row,
+                      (double)got[row][i], (double)o[row][i]);
+    }
+    m.num_rows = 1;
+    m.sink_logits = (float*)(void*)(memory + 1536);
+    expect(ctx, kvl_merge(ctx, &m), KVL_BAD_ARGUMENT, "num_heads = 0");
+    m.num_heads = 1;
+    test_ok(ctx, kvl_merge(ctx, &m), "merge with a sink");
+    test_ok(ctx, kvl_device_read(ctx, got, m.o, sizeof got), "o");
+    cr_assert(fabsf(got[0][0] - 0.5f) <= 1e-6f && fabsf(got[0][1] + 2) <= 1e-6f, "%g %g",
+              (double)got[0][0], (double)got[0][1]);
+    kvl_device_free(ctx, memory, 4096);
+    kvl_context_destroy(ctx);
+}
+
 // COUNTERS
 
 #undef kvl_append

@@ -40,6 +40,7 @@ typedef unsigned long long uintptr_t;
 //   merge_splits    num_q_heads, num_queries                 kvl__device_attend
 //   k_restore_rows  rows, num_kv_heads                       kvl__device_restore
 //   v_restore_rows  rows, num_kv_heads                       kvl__device_restore
+//   merge_results   rows                                     kvl__device_merge
 
 #ifndef KVL_DEVICE_ARGS_H
 #define KVL_DEVICE_ARGS_H
@@ -136,6 +137,13 @@ typedef struct kvl__device_restore {
     int64_t             first;
     uint64_t            codes, scales, offsets;     // uint16_t*, float*, float*; 0: not asked
 } kvl__device_restore;
+
+// As kvl_merge_desc: float arrays of rows [num_rows, head_dim] and [num_rows].
+typedef struct kvl__device_merge {
+    uint64_t o_a, lse_a, o_b, lse_b, o, lse;
+    uint64_t sink_logits;                  // [num_heads], or 0
+    int32_t  head_dim, num_heads;
+} kvl__device_merge;
 
 #endif
 
