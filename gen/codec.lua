@@ -32,6 +32,9 @@ local function check_parts(side, c, parts)
     if fit.levels ~= c.levels then
         refuse("%s.fit = %s: is for levels %s", side, c.fit, fit.levels)
     end
+    if meta.levels and meta.levels ~= c.levels then
+        refuse("%s.meta = %s: is for levels %s", side, c.meta, meta.levels)
+    end
     if parts.round.levels and parts.round.levels ~= c.levels then
         refuse("%s.round = %s: is for levels %s", side, c.round, parts.round.levels)
     end
@@ -317,6 +320,8 @@ function codec.derive(side, config, parts, isa)
         dense = parts.transform and parts.transform.dense or false,
         factor = parts.fit and parts.fit.factors and parts.fit.factors[c.bits] or false,
         clips_row = parts.fit and parts.fit.clips_rows and clip_rank(c) or false,
+        has_zero = parts.levels.stores_zero or false,
+        base = parts.meta and parts.meta.base or false,
         feedback = parts.round and parts.round.feedback or false,
         sweeps = c.round_number or 0,
         searches = parts.fit and parts.fit.searches or false,

@@ -287,6 +287,10 @@ KVL__FN kvl_status kvl__check_words(const kvl__parse* p, const kvl__codec* c, ch
         return KVL__SPEC_FAIL(p, "%c.fit = %s: is for levels = %s, not %s", side, fit->name,
                               kvl__stages[KVL__STAGE_LEVELS].words[fit->levels].name, levels->name);
     const kvl__word* round = kvl__word_of(c, KVL__STAGE_ROUND);
+    if (meta->levels >= 0 && meta->levels != c->words[KVL__STAGE_LEVELS])
+        return KVL__SPEC_FAIL(p, "%c.meta = %s: is for levels = %s, not %s", side, meta->name,
+                              kvl__stages[KVL__STAGE_LEVELS].words[meta->levels].name,
+                              levels->name);
     if (round->levels >= 0 && round->levels != c->words[KVL__STAGE_LEVELS])
         return KVL__SPEC_FAIL(p, "%c.round = %s: is for levels = %s, not %s", side, round->name,
                               kvl__stages[KVL__STAGE_LEVELS].words[round->levels].name,

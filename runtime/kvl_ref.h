@@ -130,19 +130,30 @@ KVL__FN void kvl__to_basis(const kvl__codec* c, const float* tables, float* x)
         kvl__rotate(c, kvl__fixed_choice(c, tables), x);
 }
 
+// What channels are stored in units of; NULL: as they are.
+KVL__FN const float* kvl__base_of(const kvl__codec* c, const float* tables)
+{
+    if (c->words[KVL__STAGE_META] != KVL__META_LOG4) return NULL;
+    return tables + kvl__table_at(c, "log4_base");
+}
+
 // Queries, whose products with rows of the basis are those with rows outside.
 KVL__FN void kvl__query_to_basis(const kvl__codec* c, const float* tables, float* x)
 {
     const float* query = kvl__dense_table(c, tables, 1);
+    const float* base = kvl__base_of(c, tables);
     if (query) kvl__multiply(x, c->head_dim, query);
     else kvl__to_basis(c, tables, x);
+    for (int32_t i = 0; base && i < c->head_dim; ++i) x[i] *= base[i];
 }
 
 // The Hadamard is its own inverse.
 KVL__FN void kvl__from_basis(const kvl__codec* c, const float* tables, float* x)
 {
     const float* query = kvl__dense_table(c, tables, 1);
+    const float* base = kvl__base_of(c, tables);
     float y[KVL__MAX_HEAD_DIM] = { 0 };
+    for (int32_t i = 0; base && i < c->head_dim; ++i) x[i] *= base[i];
     if (!query) {
         kvl__to_basis(c, tables, x);
         return;
@@ -275,6 +286,36 @@ KVL__FN float kvl__midpoint_offset(const kvl__codec* c, float scale)
     return -scale * (0.5f * (float)kvl__code_max(c));
 }
 
+// 2^((code - 8) / 4), the root exact to the last bit of float32.
+KVL__FN float kvl__log4_to_f32(int code)
+{
+    static const float roots[4] = { 1.0f, 1.18920708f, 1.41421354f, 1.68179286f };
+    return ldexpf(roots[code & 3], (code >> 2) - 2);
+}
+
+// As many as there are bounds 2^((i + 1/2) / 4) that are not greater.
+KVL__FN int kvl__f32_to_log4(float x)
+{
+    int code = 0;
+    while (code < 15 && x >= (float)pow(2.0, (code - 7.5) / 4.0)) ++code;
+    return code;
+}
+
+// A scale and a middle in 4 bits each; zero is in units of 2^(bits - 3) scales.
+KVL__FN kvl__grid kvl__store_log4(const kvl__codec* c, float wanted, float middle,
+                                  unsigned char* scale_at)
+{
+    const float unit = ldexpf(1.0f, c->bits - 3);
+    const int code = kvl__f32_to_log4(wanted);
+    kvl__grid g;
+    g.scale = kvl__log4_to_f32(code);
+    const float zero = rintf(kvl__clamp(middle / (unit * g.scale), -8.0f, 7.0f));
+    g.offset = g.scale * (zero * unit - 0.5f * (float)kvl__code_max(c));
+    g.inverse = 1.0f / g.scale;
+    *scale_at = (unsigned char)(code << 4 | ((int)zero + 8));
+    return g;
+}
+
 KVL__FN kvl__grid kvl__fit_affine_8bit(const kvl__codec* c, float lo, float hi, int flag,
                                        unsigned char* scale_at, unsigned char* zero_at)
 {
@@ -352,6 +393,12 @@ KVL__FN kvl__grid kvl__load_grid(const kvl__codec* c, const unsigned char* scale
     const int f16 = c->words[KVL__STAGE_META] == KVL__META_F16;
     kvl__grid g;
     g.inverse = 0.0f;
+    if (c->words[KVL__STAGE_META] == KVL__META_LOG4) {
+        const float zero = (float)((*scale_at & 15) - 8), unit = ldexpf(1.0f, c->bits - 3);
+        g.scale = kvl__log4_to_f32(*scale_at >> 4);
+        g.offset = g.scale * (zero * unit - 0.5f * (float)kvl__code_max(c));
+        return g;
+    }
     g.scale = f16 ? kvl__f16_to_f32(kvl__get_u16(scale_at)) : kvl__scale_to_f32(c, *scale_at);
     if (kvl__is_flagged(c)) g.scale = fabsf(g.scale);
     if (c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_SYMMETRIC)
@@ -407,6 +454,8 @@ KVL__FN kvl__grid kvl__near_affine(const kvl__codec* c, float wanted, float midd
 {
     const float code_max = (float)kvl__code_max(c), unit = ldexpf(1.0f, c->bits - 5);
     kvl__grid g;
+    if (c->words[KVL__STAGE_META] == KVL__META_LOG4)
+        return kvl__store_log4(c, wanted, middle, scale_at);
     if (c->words[KVL__STAGE_META] == KVL__META_F16) {
         uint16_t scale = kvl__f32_to_f16_finite(wanted);
         if (scale == 0) scale = 1;
@@ -483,8 +532,8 @@ KVL__FN kvl__grid kvl__search(const kvl__codec* c, const float* x, int32_t count
         if (!(error < best)) continue;
         best = error;
         g = near;
-        memcpy(scale_at, scale, kvl__word_of(c, KVL__STAGE_META)->scale_bytes == 2 ? 2 : 1);
-        memcpy(zero_at, zero, kvl__word_of(c, KVL__STAGE_META)->zero_bytes == 2 ? 2 : 1);
+        memcpy(scale_at, scale, (size_t)kvl__word_of(c, KVL__STAGE_META)->scale_bytes);
+        memcpy(zero_at, zero, (size_t)kvl__word_of(c, KVL__STAGE_META)->zero_bytes);
     }
     return g;
 }
@@ -512,7 +561,10 @@ KVL__FN kvl__grid kvl__fit(const kvl__codec* c, const float* x, int32_t count, i
     case KVL__FIT_RMS:
         return kvl__fit_midpoint(c, kvl__rms_step(c->bits) * kvl__rms(x, count, stride), scale_at);
     default:
-        g = c->words[KVL__STAGE_META] == KVL__META_F16
+        if (c->words[KVL__STAGE_META] == KVL__META_LOG4)
+            g = kvl__store_log4(c, fminf(hi - lo, FLT_MAX) / (float)kvl__code_max(c),
+                                0.5f * lo + 0.5f * hi, scale_at);
+        else g = c->words[KVL__STAGE_META] == KVL__META_F16
             ? kvl__fit_affine_f16(c, lo, hi, flag, scale_at, zero_at)
             : kvl__fit_affine_8bit(c, lo, hi, flag, scale_at, zero_at);
         return c->words[KVL__STAGE_FIT] == KVL__FIT_SEARCH
@@ -559,6 +611,8 @@ KVL__FN void kvl__load_row(const kvl__codec* c, const float* tables, const uint1
         x[i] = kvl__clamp(shift ? plain - shift[i] : plain, -most, most);
     }
     kvl__to_basis(c, tables, x);
+    const float* base = kvl__base_of(c, tables);
+    for (int32_t i = 0; base && i < c->head_dim; ++i) x[i] /= base[i];
     if (c->words[KVL__STAGE_FIT] == KVL__FIT_CLIP) {
         const int32_t rank = c->head_dim * c->numbers[KVL__STAGE_FIT] / 100;
         kvl__clip_row(x, c->head_dim, rank < c->head_dim ? rank : c->head_dim - 1);

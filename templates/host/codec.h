@@ -48,8 +48,9 @@ INLINE $(one[1]) $(s(one[2] .. "scale"))(const unsigned char* page, int group)
 INLINE $(one[1]) $(s(one[2] .. "offset"))(const unsigned char* page, int group, $(one[1]) scale)
 {
     enum { bits = $(codec.bits), code_max = $(codec.code_max), half_codes = 1 << (bits - 1) };
-    //% if codec.zero_bytes > 0 then
-    page += $(s "zeros_at") + group * (int64_t)$(codec.zero_bytes);
+    //% if codec.has_zero then
+    //% local at = meta.packed and "scales_at" or "zeros_at"
+    page += $(s(at)) + group * (int64_t)$(meta.packed and codec.scale_bytes or codec.zero_bytes);
     const $(one[1]) zero = $(one[2] .. meta.zero_type)(page);
     //% if meta.offset == "zero" then
     (void)scale;
@@ -70,6 +71,9 @@ typedef struct $(s "grid") {
 INLINE void $(s "put_pair")(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
 {
     (void)zero_code;
+    //% if meta.packed then
+    scale_code = scale_code << 4 | zero_code;
+    //% end
     //% for _, one in ipairs { { "scale", codec.scale_bytes }, { "zero", codec.zero_bytes } } do
     //% if one[2] == 1 then
     page[$(s(one[1] .. "s_at")) + group] = (unsigned char)$(one[1] .. "_code");
@@ -94,7 +98,7 @@ INLINE $(s "grid") $(s "fit_grid")($(s "pair")* pair, int flag, $(codec.stat_par
     uint32_t scale_code;
     float scale;
     (void)flag;
-    //% if codec.zero_bytes > 0 then
+    //% if codec.has_zero then
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -120,7 +124,7 @@ INLINE $(s "grid") $(s "fit_grid")($(s "pair")* pair, int flag, $(codec.stat_par
     return grid;
 }
 
-// Fits a group and stores its scale$(codec.zero_bytes > 0 and " and zero" or "").
+// Fits a group and stores its scale$(codec.has_zero and " and zero" or "").
 static $(codec.flagged and "__attribute__((unused)) " or "")$(s "grid") $(s "store_grid")(
     unsigned char* page, int group, $(codec.stat_parameters))
 {

@@ -7,6 +7,9 @@ static void $(s "decode_rows")(const kvl__decode_args* a)
         if (a->rows) {
             float* x = a->rows + r * (int64_t)$(s "dim");
             for (int i = 0; i < $(s "dim"); ++i) x[i] = $(s "read_value")(a->page, row, i);
+            //% if codec.base then
+            $(s "scale_up")(x, a->tables);
+            //% end
             //% if codec.dense then
             $(s "restore")(x, a->tables);
             //% elseif codec.flagged then

@@ -55,3 +55,18 @@ INLINE i8 e4m3_of_value8(v8 x)
     const i8 small = integer8(nearest8(least8(a, repeat8(1.0f)) * 1024.0f));
     return pick8i(a < 0.0078125f, small, c);
 }
+
+INLINE v8 value8_of_log4(i8 c)
+{
+    const i8 odd = (c & 1) != 0, half = (c & 2) != 0;
+    const v8 low = pick8(odd, repeat8(1.18920708f), repeat8(1.0f));
+    const v8 high = pick8(odd, repeat8(1.68179286f), repeat8(1.41421354f));
+    return pick8(half, high, low) * (v8)((125 + (c >> 2)) << 23);
+}
+
+INLINE i8 log4_of_value8(v8 x)
+{
+    i8 c = { 0 };
+    for (int i = 0; i < 15; ++i) c -= x >= log4_bounds[i];
+    return c;
+}

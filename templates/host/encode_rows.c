@@ -41,6 +41,9 @@ INLINE void $(s "load_row")(const uint16_t* row, const float* tables, float* x)
     //% end
     //% if not codec.dense then
     $(s "transform")(x, tables);
+    //% if codec.base then
+    $(s "divide")(x, tables);
+    //% end
     //% if codec.clips_row then
     $(s "clip_row")(x);
     //% end
@@ -60,6 +63,9 @@ static void $(s "load_rows")(const uint16_t* rows, int64_t row_stride, int count
         for (int i = 0; i < num; ++i)
             $(s "load_row")(rows + (first + i) * row_stride, tables, plain + i * $(s "dim"));
         $(s "multiply")(plain, num, forward, x + first * $(s "dim"));
+        //% if codec.base then
+        for (int i = 0; i < num; ++i) $(s "divide")(x + (first + i) * $(s "dim"), tables);
+        //% end
         //% if codec.clips_row then
         for (int i = 0; i < num; ++i) $(s "clip_row")(x + (first + i) * $(s "dim"));
         //% end

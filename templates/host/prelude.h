@@ -144,6 +144,29 @@ INLINE uint32_t flagged_f16(uint32_t h, int flag)
     return h == 0u ? 0x8001u : h > 0x8000u && h < 0xfbffu ? h + 1u : h - 1u;
 }
 
+// log4: 2^((c - 8) / 4) of c = 0 .. 15, whose nearest exponent these bounds part.
+static const float log4_bounds[15] __attribute__((unused)) = {
+    0.272626936f, 0.324209899f, 0.385552704f, 0.458502024f, 0.545253873f,
+    0.648419797f, 0.771105409f, 0.917004049f, 1.09050775f, 1.29683959f,
+    1.54221082f, 1.8340081f, 2.18101549f, 2.59367919f, 3.08442163f
+};
+
+INLINE float f32_of_log4(uint32_t c)
+{
+    const float root = c & 2u ? (c & 1u ? 1.68179286f : 1.41421354f)
+                              : (c & 1u ? 1.18920708f : 1.0f);
+    return root * float_of((125u + (c >> 2)) << 23);
+}
+
+INLINE uint32_t log4_of_f32(float x)
+{
+    uint32_t c = 0;
+    for (int i = 0; i < 15; ++i) c += x >= log4_bounds[i];
+    return c;
+}
+
+INLINE float read_log4(const unsigned char* at) { return f32_of_log4(*at >> 4); }
+INLINE float read_low4(const unsigned char* at) { return (float)(*at & 15) - 8.0f; }
 INLINE float read_f16(const unsigned char* at) { return f32_of_f16(read_u16(at)); }
 INLINE float read_bf16(const unsigned char* at) { return f32_of_bf16(read_u16(at)); }
 INLINE float read_e5m3(const unsigned char* at) { return f32_of_e5m3(*at); }
@@ -320,6 +343,19 @@ INLINE vf load_e4m3(const unsigned char* at)
 {
     const vf a = (vf)(((load_u8(at) & 127u) << 20) + (119u << 23));
     return smaller(mul_add(a, repeat(2.0f), repeat(-7.8125e-3f)), a);
+}
+
+INLINE vf load_log4(const unsigned char* at)
+{
+    const vi c = (vi)load_u8(at) >> 4, odd = (c & 1) != 0, half = (c & 2) != 0;
+    const vf low = select(odd, repeat(1.18920708f), repeat(1.0f));
+    const vf high = select(odd, repeat(1.68179286f), repeat(1.41421354f));
+    return select(half, high, low) * (vf)((125 + (c >> 2)) << 23);
+}
+
+INLINE vf load_low4(const unsigned char* at)
+{
+    return __builtin_convertvector((vi)(load_u8(at) & 15), vf) - 8.0f;
 }
 
 INLINE vf load_i8(const unsigned char* at) { return __builtin_convertvector(load_s8(at), vf); }

@@ -144,6 +144,22 @@ INLINE void $(s "transform")(float* x, const float* tables)
 }
 
 //% end
+//% if codec.base then
+//% local base = codec.table_at(codec.base)
+// Channels are stored in units of the base.
+INLINE void $(s "divide")(float* x, const float* tables)
+{
+    for (int i = 0; i < $(s "dim"); i += lanes)
+        store(x + i, load(x + i) / load(tables + $(base) + i));
+}
+
+INLINE void $(s "scale_up")(float* x, const float* tables)
+{
+    for (int i = 0; i < $(s "dim"); i += lanes)
+        store(x + i, load(x + i) * load(tables + $(base) + i));
+}
+
+//% end
 static void $(s "transform_rows")(const kvl__basis_args* a)
 {
     for (int32_t head = 0; head < a->num_heads; ++head) {
@@ -157,6 +173,9 @@ static void $(s "transform_rows")(const kvl__basis_args* a)
         for (int i = 0; i < $(s "dim"); i += lanes)
             sum = mul_add(load(x + i), load(shift + i), sum);
         a->bias[head] = sum_lanes(sum);
+        //% end
+        //% if codec.base and not codec.is_key then
+        $(s "scale_up")(x, a->tables);
         //% end
         //% if not codec.dense then
         $(s "transform")(x, a->tables);
@@ -180,5 +199,9 @@ static void $(s "transform_rows")(const kvl__basis_args* a)
     }
     $(s("hadamard_" .. codec.choice_piece))(a->x + size, size);
     $(s("hadamard_" .. codec.head_piece))(a->x + 2 * size, size);
+    //% end
+    //% if codec.base and codec.is_key then
+    for (int32_t head = 0; head < a->num_heads; ++head)
+        $(s "scale_up")(a->x + head * $(s "dim"), a->tables);
     //% end
 }

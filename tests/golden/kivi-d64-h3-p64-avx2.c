@@ -273,6 +273,29 @@ INLINE uint32_t flagged_f16(uint32_t h, int flag)
     return h == 0u ? 0x8001u : h > 0x8000u && h < 0xfbffu ? h + 1u : h - 1u;
 }
 
+// log4: 2^((c - 8) / 4) of c = 0 .. 15, whose nearest exponent these bounds part.
+static const float log4_bounds[15] __attribute__((unused)) = {
+    0.272626936f, 0.324209899f, 0.385552704f, 0.458502024f, 0.545253873f,
+    0.648419797f, 0.771105409f, 0.917004049f, 1.09050775f, 1.29683959f,
+    1.54221082f, 1.8340081f, 2.18101549f, 2.59367919f, 3.08442163f
+};
+
+INLINE float f32_of_log4(uint32_t c)
+{
+    const float root = c & 2u ? (c & 1u ? 1.68179286f : 1.41421354f)
+                              : (c & 1u ? 1.18920708f : 1.0f);
+    return root * float_of((125u + (c >> 2)) << 23);
+}
+
+INLINE uint32_t log4_of_f32(float x)
+{
+    uint32_t c = 0;
+    for (int i = 0; i < 15; ++i) c += x >= log4_bounds[i];
+    return c;
+}
+
+INLINE float read_log4(const unsigned char* at) { return f32_of_log4(*at >> 4); }
+INLINE float read_low4(const unsigned char* at) { return (float)(*at & 15) - 8.0f; }
 INLINE float read_f16(const unsigned char* at) { return f32_of_f16(read_u16(at)); }
 INLINE float read_bf16(const unsigned char* at) { return f32_of_bf16(read_u16(at)); }
 INLINE float read_e5m3(const unsigned char* at) { return f32_of_e5m3(*at); }
@@ -318,14 +341,14 @@ INLINE vu load_u16(const unsigned char* at)
 INLINE vu load_u32(const unsigned char* at) { return *(const vu_at*)at; }
 
 // Words that lanes l and l + 8 share, of lanes lane ...: bits 8 and up of a half are lane l + 8's.
-#line 202 "templates/host/prelude.h"
+#line 225 "templates/host/prelude.h"
 INLINE vu load_narrow(const unsigned char* at, int lane)
 {
     return load_u32(at + lane % 8 * 4) >> lane / 8 * 8;
 }
-#line 207 "templates/host/prelude.h"
+#line 230 "templates/host/prelude.h"
 
-#line 209 "templates/host/prelude.h"
+#line 232 "templates/host/prelude.h"
 INLINE vf greater(vf a, vf b)
 {
     vf x;
@@ -353,17 +376,17 @@ INLINE vf load_f16(const unsigned char* at)
     __asm__("vcvtph2ps %1, %0" : "=v"(x) : "m"(*(const vh_at*)at));
     return x;
 }
-#line 269 "templates/host/prelude.h"
+#line 292 "templates/host/prelude.h"
 
 // Returns *a * b + c.
-#line 278 "templates/host/prelude.h"
+#line 301 "templates/host/prelude.h"
 INLINE vf mul_add_at(const float* a, vf b, vf c) { return mul_add(repeat(*a), b, c); }
-#line 280 "templates/host/prelude.h"
+#line 303 "templates/host/prelude.h"
 
 INLINE vf load_bf16(const unsigned char* at) { return (vf)(load_u16(at) << 16); }
 
 // Bytes as 32 bits.  In two steps, each of which compilers know: four times wider is one by one.
-#line 285 "templates/host/prelude.h"
+#line 308 "templates/host/prelude.h"
 INLINE vu load_u8(const unsigned char* at)
 {
     vu x;
@@ -377,7 +400,7 @@ INLINE vi load_s8(const unsigned char* at)
     __asm__("vpmovsxbd %1, %0" : "=v"(x) : "m"(*(const vb_at*)at));
     return x;
 }
-#line 309 "templates/host/prelude.h"
+#line 332 "templates/host/prelude.h"
 
 // a = 2^-15 (1 + c / 8) of c < 8 is too great: c 2^-17 = 2 a - 2^-14 < a, which is not less where
 // c >= 8.
@@ -394,10 +417,23 @@ INLINE vf load_e4m3(const unsigned char* at)
     return smaller(mul_add(a, repeat(2.0f), repeat(-7.8125e-3f)), a);
 }
 
+INLINE vf load_log4(const unsigned char* at)
+{
+    const vi c = (vi)load_u8(at) >> 4, odd = (c & 1) != 0, half = (c & 2) != 0;
+    const vf low = select(odd, repeat(1.18920708f), repeat(1.0f));
+    const vf high = select(odd, repeat(1.68179286f), repeat(1.41421354f));
+    return select(half, high, low) * (vf)((125 + (c >> 2)) << 23);
+}
+
+INLINE vf load_low4(const unsigned char* at)
+{
+    return __builtin_convertvector((vi)(load_u8(at) & 15), vf) - 8.0f;
+}
+
 INLINE vf load_i8(const unsigned char* at) { return __builtin_convertvector(load_s8(at), vf); }
 
 // BUTTERFLIES: of two lanes a and b, `stride` apart, a + b in the first and a - b in the second.
-#line 331 "templates/host/prelude.h"
+#line 367 "templates/host/prelude.h"
 INLINE vf butterfly_1(vf x)
 {
     const vi signs = { 0, -0x7fffffff - 1, 0, -0x7fffffff - 1, 0, -0x7fffffff - 1, 0, -0x7fffffff - 1 };
@@ -409,7 +445,7 @@ INLINE vf butterfly_1(vf x)
     return other + (vf)((vi)x ^ signs);
 }
 
-#line 331 "templates/host/prelude.h"
+#line 367 "templates/host/prelude.h"
 INLINE vf butterfly_2(vf x)
 {
     const vi signs = { 0, 0, -0x7fffffff - 1, -0x7fffffff - 1, 0, 0, -0x7fffffff - 1, -0x7fffffff - 1 };
@@ -421,7 +457,7 @@ INLINE vf butterfly_2(vf x)
     return other + (vf)((vi)x ^ signs);
 }
 
-#line 331 "templates/host/prelude.h"
+#line 367 "templates/host/prelude.h"
 INLINE vf butterfly_4(vf x)
 {
     const vi signs = { 0, 0, 0, 0, -0x7fffffff - 1, -0x7fffffff - 1, -0x7fffffff - 1, -0x7fffffff - 1 };
@@ -433,26 +469,26 @@ INLINE vf butterfly_4(vf x)
     return other + (vf)((vi)x ^ signs);
 }
 
-#line 344 "templates/host/prelude.h"
+#line 380 "templates/host/prelude.h"
 // The sum of all lanes, by halves.
 INLINE float sum_lanes(vf x)
 {
-#line 352 "templates/host/prelude.h"
+#line 388 "templates/host/prelude.h"
     typedef float half __attribute__((vector_size(32)));
     const half x8 = x;
-#line 355 "templates/host/prelude.h"
+#line 391 "templates/host/prelude.h"
     typedef float quarter __attribute__((vector_size(16)));
-#line 357 "templates/host/prelude.h"
+#line 393 "templates/host/prelude.h"
     const union { half whole; quarter parts[2]; } v8 = { x8 };
     const quarter x4 = v8.parts[0] + v8.parts[1];
-#line 362 "templates/host/prelude.h"
+#line 398 "templates/host/prelude.h"
     return (x4[0] + x4[2]) + (x4[1] + x4[3]);
 }
 
 // The sums of the lanes of four vectors, to [4].
 INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
 {
-#line 369 "templates/host/prelude.h"
+#line 405 "templates/host/prelude.h"
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
     typedef float quarter __attribute__((vector_size(16)));
@@ -461,7 +497,7 @@ INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
     quarter x[4];
     for (int i = 0; i < 4; ++i) {
         x[i] = v[i].parts[0] + v[i].parts[1];
-#line 380 "templates/host/prelude.h"
+#line 416 "templates/host/prelude.h"
     }
     // Lanes (0 + 2) and (1 + 3) of two vectors at a time, then their sums.
     const quarter ab = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5)
@@ -473,7 +509,7 @@ INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
     return;
 #endif
 #endif
-#line 392 "templates/host/prelude.h"
+#line 428 "templates/host/prelude.h"
     to[0] = sum_lanes(a);
     to[1] = sum_lanes(b);
     to[2] = sum_lanes(c);
@@ -494,7 +530,7 @@ INLINE float greatest_lane(vf x)
     const float a = all[1] > all[0] ? all[1] : all[0], b = all[3] > all[2] ? all[3] : all[2];
     return b > a ? b : a;
 }
-#line 413 "templates/host/prelude.h"
+#line 449 "templates/host/prelude.h"
 
 // 16-BIT WEIGHTS, in pairs: two in each lane
 
@@ -502,7 +538,7 @@ INLINE vi load_pairs(const int32_t* pairs) { return *(const vi_at*)pairs; }
 INLINE void store_pairs(int32_t* pairs, vi x) { *(vi_at*)pairs = x; }
 
 // Returns sum + x[2 l] w[0] + x[2 l + 1] w[1] in lane l, for the pair w at `at`.
-#line 433 "templates/host/prelude.h"
+#line 469 "templates/host/prelude.h"
 INLINE vi dot_pairs(vi w, vi x, vi sum)
 {
     vi part;
@@ -514,7 +550,7 @@ INLINE vi dot_at(const int32_t* at, vp x, vi sum)
 {
     return dot_pairs((vi){ *at, *at, *at, *at, *at, *at, *at, *at }, (vi)x, sum);
 }
-#line 445 "templates/host/prelude.h"
+#line 481 "templates/host/prelude.h"
 
 INLINE vi add_pairs(vi x, vi sum)
 {
@@ -539,21 +575,21 @@ INLINE vi absolute_pairs(vi x)
 INLINE int any_bit(vi x)
 {
     int any;
-#line 472 "templates/host/prelude.h"
+#line 508 "templates/host/prelude.h"
     __asm__("vmovmskps %1, %0" : "=r"(any) : "v"((vi)(x != 0)));
-#line 474 "templates/host/prelude.h"
+#line 510 "templates/host/prelude.h"
     return any;
 }
 
 // The low 16 bits of the lanes of a, then of b.
 INLINE vi low_halves(vi a, vi b)
 {
-#line 485 "templates/host/prelude.h"
+#line 521 "templates/host/prelude.h"
     vi x;
     __asm__("vpackusdw %2, %1, %0\n\tvpermq $0xd8, %0, %0"
             : "=v"(x) : "v"(a & 0xffff), "v"(b & 0xffff));
     return x;
-#line 490 "templates/host/prelude.h"
+#line 526 "templates/host/prelude.h"
 }
 
 // Rounds a times `factor`, then b times it, to 16-bit numbers; products are at most 32767.
@@ -750,10 +786,10 @@ INLINE vf k_load_scale(const unsigned char* page, int group)
 INLINE vf k_load_offset(const unsigned char* page, int group, vf scale)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 52 "templates/host/codec.h"
+#line 53 "templates/host/codec.h"
     page += k_zeros_at + group * (int64_t)1;
     const vf zero = load_i8(page);
-#line 61 "templates/host/codec.h"
+#line 62 "templates/host/codec.h"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
@@ -769,14 +805,14 @@ INLINE float k_read_scale(const unsigned char* page, int group)
 INLINE float k_read_offset(const unsigned char* page, int group, float scale)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 52 "templates/host/codec.h"
+#line 53 "templates/host/codec.h"
     page += k_zeros_at + group * (int64_t)1;
     const float zero = read_i8(page);
-#line 61 "templates/host/codec.h"
+#line 62 "templates/host/codec.h"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
-#line 65 "templates/host/codec.h"
+#line 66 "templates/host/codec.h"
 // The numbers that turn a value into its code: round((x - offset) * inverse).
 typedef struct k_grid {
     float offset, inverse;
@@ -785,11 +821,11 @@ typedef struct k_grid {
 INLINE void k_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
 {
     (void)zero_code;
-#line 75 "templates/host/codec.h"
+#line 79 "templates/host/codec.h"
     page[k_scales_at + group] = (unsigned char)scale_code;
-#line 75 "templates/host/codec.h"
+#line 79 "templates/host/codec.h"
     page[k_zeros_at + group] = (unsigned char)zero_code;
-#line 80 "templates/host/codec.h"
+#line 84 "templates/host/codec.h"
 }
 
 // What is stored for a group, and the scale that it decodes to.
@@ -807,7 +843,7 @@ INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
     uint32_t scale_code;
     float scale;
     (void)flag;
-#line 98 "templates/host/codec.h"
+#line 102 "templates/host/codec.h"
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -827,9 +863,9 @@ INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 102 "templates/host/codec.h"
+#line 106 "templates/host/codec.h"
     pair->zero_code = zero_code;
-#line 118 "templates/host/codec.h"
+#line 122 "templates/host/codec.h"
     pair->scale_code = scale_code;
     pair->scale = scale;
     return grid;
@@ -845,7 +881,7 @@ static k_grid k_store_grid(
     return grid;
 }
 
-#line 134 "templates/host/codec.h"
+#line 138 "templates/host/codec.h"
 // Codes q [dim] of a row: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 static void k_round_row(const float* x, const float* offset, const float* inverse, uint16_t* q)
@@ -862,7 +898,7 @@ static void k_round_row(const float* x, const float* offset, const float* invers
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
-#line 152 "templates/host/codec.h"
+#line 156 "templates/host/codec.h"
 
 // CODES
 
@@ -871,55 +907,55 @@ static void k_put_row(unsigned char* page, int row, const uint16_t* q)
 {
     const int i = row % 16;
     for (int at = 0; at < k_dim / 16; ++at, q += 16) {
-#line 167 "templates/host/codec.h"
+#line 171 "templates/host/codec.h"
         u32_at* to = (u32_at*)k_cell(page, row / 16, at);
-#line 173 "templates/host/codec.h"
+#line 177 "templates/host/codec.h"
         to[0 + i] = ((uint32_t)q[0] & 3u) | ((uint32_t)q[1] & 3u) << 16 | ((uint32_t)q[2] & 3u) << 2 | ((uint32_t)q[3] & 3u) << 18 | ((uint32_t)q[4] & 3u) << 4 | ((uint32_t)q[5] & 3u) << 20 | ((uint32_t)q[6] & 3u) << 6 | ((uint32_t)q[7] & 3u) << 22 | ((uint32_t)q[8] & 3u) << 8 | ((uint32_t)q[9] & 3u) << 24 | ((uint32_t)q[10] & 3u) << 10 | ((uint32_t)q[11] & 3u) << 26 | ((uint32_t)q[12] & 3u) << 12 | ((uint32_t)q[13] & 3u) << 28 | ((uint32_t)q[14] & 3u) << 14 | ((uint32_t)q[15] & 3u) << 30;
-#line 196 "templates/host/codec.h"
+#line 200 "templates/host/codec.h"
     }
 }
 
 INLINE uint32_t k_get_code(const unsigned char* page, int row, int channel)
 {
-#line 202 "templates/host/codec.h"
-    const int lane = row, word = channel;
 #line 206 "templates/host/codec.h"
+    const int lane = row, word = channel;
+#line 210 "templates/host/codec.h"
     const unsigned char* cell = k_cell(page, lane / 16, word / 16);
     const int i = word % 16;
-#line 211 "templates/host/codec.h"
+#line 215 "templates/host/codec.h"
     uint32_t code = 0;
-#line 213 "templates/host/codec.h"
+#line 217 "templates/host/codec.h"
     {
         enum { each = 8, mask = 3 };
         int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 220 "templates/host/codec.h"
+#line 224 "templates/host/codec.h"
         const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
-#line 222 "templates/host/codec.h"
+#line 226 "templates/host/codec.h"
         code |= (*(const u32_at*)at >> bit & mask) << 0;
     }
-#line 225 "templates/host/codec.h"
+#line 229 "templates/host/codec.h"
     return code;
-#line 227 "templates/host/codec.h"
+#line 231 "templates/host/codec.h"
 }
 
 // One value in the codec's basis.
 INLINE float k_read_value(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = k_get_code(page, row, channel);
-#line 234 "templates/host/codec.h"
+#line 238 "templates/host/codec.h"
     const int group = k_group(channel, row);
     const float scale = k_read_scale(page, group);
     return scale * (float)(int32_t)code + k_read_offset(page, group, scale);
-#line 240 "templates/host/codec.h"
+#line 244 "templates/host/codec.h"
 }
 
-#line 282 "templates/host/codec.h"
+#line 286 "templates/host/codec.h"
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int k_fold_is_due(int lane16)
 {
-#line 286 "templates/host/codec.h"
+#line 290 "templates/host/codec.h"
     return lane16 * 16 % k_group_size == 0;
-#line 291 "templates/host/codec.h"
+#line 295 "templates/host/codec.h"
 }
 
 #line 18 "templates/host/program.c"
@@ -1235,17 +1271,17 @@ INLINE void k_transform(float* x, const float* tables)
 #line 144 "templates/host/transform_rows.c"
 }
 
-#line 147 "templates/host/transform_rows.c"
+#line 163 "templates/host/transform_rows.c"
 static void k_transform_rows(const kvl__basis_args* a)
 {
     for (int32_t head = 0; head < a->num_heads; ++head) {
         float* x = a->x + head * k_dim;
         (void)x;
-#line 162 "templates/host/transform_rows.c"
+#line 181 "templates/host/transform_rows.c"
         k_transform(x, a->tables);
-#line 171 "templates/host/transform_rows.c"
+#line 190 "templates/host/transform_rows.c"
     }
-#line 184 "templates/host/transform_rows.c"
+#line 207 "templates/host/transform_rows.c"
 }
 
 #line 29 "templates/host/program.c"
@@ -1264,51 +1300,51 @@ INLINE void k_load_row(const uint16_t* row, const float* tables, float* x)
     (void)tables;
 #line 43 "templates/host/encode_rows.c"
     k_transform(x, tables);
-#line 48 "templates/host/encode_rows.c"
+#line 51 "templates/host/encode_rows.c"
 }
 
-#line 69 "templates/host/encode_rows.c"
+#line 75 "templates/host/encode_rows.c"
 
-#line 158 "templates/host/encode_rows.c"
+#line 164 "templates/host/encode_rows.c"
 // Groups along tokens: group_size rows at once, each channel with its own statistics.
 static void k_encode_rows(const kvl__encode_args* a)
 {
     enum { group_size = 32 };
     for (int32_t r = 0; r < a->num_rows; r += group_size) {
         float rows[group_size][k_dim];
-#line 165 "templates/host/encode_rows.c"
-        float los[k_dim];
-#line 165 "templates/host/encode_rows.c"
-        float his[k_dim];
 #line 171 "templates/host/encode_rows.c"
+        float los[k_dim];
+#line 171 "templates/host/encode_rows.c"
+        float his[k_dim];
+#line 177 "templates/host/encode_rows.c"
         for (int t = 0; t < group_size; ++t)
             k_load_row(a->rows + (r + t) * a->row_stride, a->tables, rows[t]);
-#line 174 "templates/host/encode_rows.c"
+#line 180 "templates/host/encode_rows.c"
         for (int i = 0; i < k_dim; ++i) {
             const float x = rows[0][i];
-#line 177 "templates/host/encode_rows.c"
+#line 183 "templates/host/encode_rows.c"
             los[i] = x;
-#line 177 "templates/host/encode_rows.c"
+#line 183 "templates/host/encode_rows.c"
             his[i] = x;
-#line 179 "templates/host/encode_rows.c"
+#line 185 "templates/host/encode_rows.c"
         }
         for (int t = 1; t < group_size; ++t) {
             for (int i = 0; i < k_dim; ++i) {
                 const float x = rows[t][i];
-#line 184 "templates/host/encode_rows.c"
+#line 190 "templates/host/encode_rows.c"
                 const float lo = los[i];
                 los[i] = x < lo ? x : lo;
-#line 184 "templates/host/encode_rows.c"
+#line 190 "templates/host/encode_rows.c"
                 const float hi = his[i];
                 his[i] = x > hi ? x : hi;
-#line 187 "templates/host/encode_rows.c"
+#line 193 "templates/host/encode_rows.c"
             }
         }
         float offset[k_dim], inverse[k_dim];
         for (int i = 0; i < k_dim; ++i) {
             const int row = a->first_row + r;
             const int group = k_group(i, row);
-#line 194 "templates/host/encode_rows.c"
+#line 200 "templates/host/encode_rows.c"
             const k_grid grid =
                 k_store_grid(a->page, group, los[i], his[i]);
             offset[i] = grid.offset;
@@ -1333,28 +1369,28 @@ static void k_decode_rows(const kvl__decode_args* a)
         if (a->rows) {
             float* x = a->rows + r * (int64_t)k_dim;
             for (int i = 0; i < k_dim; ++i) x[i] = k_read_value(a->page, row, i);
-#line 15 "templates/host/decode_rows.c"
+#line 18 "templates/host/decode_rows.c"
             k_transform(x, a->tables);
-#line 21 "templates/host/decode_rows.c"
+#line 24 "templates/host/decode_rows.c"
         }
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)k_dim;
             for (int i = 0; i < k_dim; ++i) q[i] = (uint16_t)k_get_code(a->page, row, i);
         }
     }
-#line 38 "templates/host/decode_rows.c"
+#line 41 "templates/host/decode_rows.c"
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;
-#line 44 "templates/host/decode_rows.c"
+#line 47 "templates/host/decode_rows.c"
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; row += k_group_size) {
         for (int i = 0; i < k_dim; ++i, ++at) {
-#line 47 "templates/host/decode_rows.c"
+#line 50 "templates/host/decode_rows.c"
             const int group = k_group(i, row);
             a->scales[at] = k_read_scale(a->page, group);
             a->offsets[at] = k_read_offset(a->page, group, a->scales[at]);
         }
     }
-#line 53 "templates/host/decode_rows.c"
+#line 56 "templates/host/decode_rows.c"
 }
 
 #line 31 "templates/host/program.c"
@@ -1519,10 +1555,10 @@ INLINE vf v_load_scale(const unsigned char* page, int group)
 INLINE vf v_load_offset(const unsigned char* page, int group, vf scale)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 52 "templates/host/codec.h"
+#line 53 "templates/host/codec.h"
     page += v_zeros_at + group * (int64_t)1;
     const vf zero = load_i8(page);
-#line 61 "templates/host/codec.h"
+#line 62 "templates/host/codec.h"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
@@ -1538,14 +1574,14 @@ INLINE float v_read_scale(const unsigned char* page, int group)
 INLINE float v_read_offset(const unsigned char* page, int group, float scale)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 52 "templates/host/codec.h"
+#line 53 "templates/host/codec.h"
     page += v_zeros_at + group * (int64_t)1;
     const float zero = read_i8(page);
-#line 61 "templates/host/codec.h"
+#line 62 "templates/host/codec.h"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
-#line 65 "templates/host/codec.h"
+#line 66 "templates/host/codec.h"
 // The numbers that turn a value into its code: round((x - offset) * inverse).
 typedef struct v_grid {
     float offset, inverse;
@@ -1554,11 +1590,11 @@ typedef struct v_grid {
 INLINE void v_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
 {
     (void)zero_code;
-#line 75 "templates/host/codec.h"
+#line 79 "templates/host/codec.h"
     page[v_scales_at + group] = (unsigned char)scale_code;
-#line 75 "templates/host/codec.h"
+#line 79 "templates/host/codec.h"
     page[v_zeros_at + group] = (unsigned char)zero_code;
-#line 80 "templates/host/codec.h"
+#line 84 "templates/host/codec.h"
 }
 
 // What is stored for a group, and the scale that it decodes to.
@@ -1576,7 +1612,7 @@ INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
     uint32_t scale_code;
     float scale;
     (void)flag;
-#line 98 "templates/host/codec.h"
+#line 102 "templates/host/codec.h"
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -1596,9 +1632,9 @@ INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 102 "templates/host/codec.h"
+#line 106 "templates/host/codec.h"
     pair->zero_code = zero_code;
-#line 118 "templates/host/codec.h"
+#line 122 "templates/host/codec.h"
     pair->scale_code = scale_code;
     pair->scale = scale;
     return grid;
@@ -1614,7 +1650,7 @@ static v_grid v_store_grid(
     return grid;
 }
 
-#line 134 "templates/host/codec.h"
+#line 138 "templates/host/codec.h"
 // Codes q [dim] of a row: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 static void v_round_row(const float* x, const float* offset, const float* inverse, uint16_t* q)
@@ -1631,7 +1667,7 @@ static void v_round_row(const float* x, const float* offset, const float* invers
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
-#line 152 "templates/host/codec.h"
+#line 156 "templates/host/codec.h"
 
 // CODES
 
@@ -1640,64 +1676,64 @@ static void v_put_row(unsigned char* page, int row, const uint16_t* q)
 {
     const int i = row % 16;
     for (int at = 0; at < v_dim / 16; ++at, q += 16) {
-#line 177 "templates/host/codec.h"
+#line 181 "templates/host/codec.h"
         u32_at* to = (u32_at*)v_cell(page, at, row / 16);
-#line 179 "templates/host/codec.h"
+#line 183 "templates/host/codec.h"
         {
             enum { each = 8, mask = 3 };
             u32_at* words = to + 0 + i / 2 / each * 16;
             const int left = i % 2 * 16 + i / 2 % each * 2;
-#line 189 "templates/host/codec.h"
+#line 193 "templates/host/codec.h"
             for (int lane = 0; lane < 16; ++lane)
                 words[lane] = (words[lane] & ~((uint32_t)mask << left))
                               | ((uint32_t)q[lane] >> 0 & mask) << left;
-#line 193 "templates/host/codec.h"
+#line 197 "templates/host/codec.h"
         }
-#line 196 "templates/host/codec.h"
+#line 200 "templates/host/codec.h"
     }
 }
 
 INLINE uint32_t v_get_code(const unsigned char* page, int row, int channel)
 {
-#line 204 "templates/host/codec.h"
+#line 208 "templates/host/codec.h"
     const int lane = channel, word = row;
-#line 206 "templates/host/codec.h"
+#line 210 "templates/host/codec.h"
     const unsigned char* cell = v_cell(page, lane / 16, word / 16);
     const int i = word % 16;
-#line 211 "templates/host/codec.h"
+#line 215 "templates/host/codec.h"
     uint32_t code = 0;
-#line 213 "templates/host/codec.h"
+#line 217 "templates/host/codec.h"
     {
         enum { each = 8, mask = 3 };
         int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 220 "templates/host/codec.h"
+#line 224 "templates/host/codec.h"
         const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
-#line 222 "templates/host/codec.h"
+#line 226 "templates/host/codec.h"
         code |= (*(const u32_at*)at >> bit & mask) << 0;
     }
-#line 225 "templates/host/codec.h"
+#line 229 "templates/host/codec.h"
     return code;
-#line 227 "templates/host/codec.h"
+#line 231 "templates/host/codec.h"
 }
 
 // One value in the codec's basis.
 INLINE float v_read_value(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = v_get_code(page, row, channel);
-#line 234 "templates/host/codec.h"
+#line 238 "templates/host/codec.h"
     const int group = v_group(row, channel);
     const float scale = v_read_scale(page, group);
     return scale * (float)(int32_t)code + v_read_offset(page, group, scale);
-#line 240 "templates/host/codec.h"
+#line 244 "templates/host/codec.h"
 }
 
-#line 282 "templates/host/codec.h"
+#line 286 "templates/host/codec.h"
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int v_fold_is_due(int lane16)
 {
-#line 286 "templates/host/codec.h"
+#line 290 "templates/host/codec.h"
     return lane16 * 16 % v_group_size == 0;
-#line 291 "templates/host/codec.h"
+#line 295 "templates/host/codec.h"
 }
 
 #line 18 "templates/host/program.c"
@@ -2000,17 +2036,17 @@ INLINE void v_transform(float* x, const float* tables)
 #line 144 "templates/host/transform_rows.c"
 }
 
-#line 147 "templates/host/transform_rows.c"
+#line 163 "templates/host/transform_rows.c"
 static void v_transform_rows(const kvl__basis_args* a)
 {
     for (int32_t head = 0; head < a->num_heads; ++head) {
         float* x = a->x + head * v_dim;
         (void)x;
-#line 162 "templates/host/transform_rows.c"
+#line 181 "templates/host/transform_rows.c"
         v_transform(x, a->tables);
-#line 171 "templates/host/transform_rows.c"
+#line 190 "templates/host/transform_rows.c"
     }
-#line 184 "templates/host/transform_rows.c"
+#line 207 "templates/host/transform_rows.c"
 }
 
 #line 29 "templates/host/program.c"
@@ -2029,67 +2065,67 @@ INLINE void v_load_row(const uint16_t* row, const float* tables, float* x)
     (void)tables;
 #line 43 "templates/host/encode_rows.c"
     v_transform(x, tables);
-#line 48 "templates/host/encode_rows.c"
+#line 51 "templates/host/encode_rows.c"
 }
 
-#line 69 "templates/host/encode_rows.c"
+#line 75 "templates/host/encode_rows.c"
 
-#line 96 "templates/host/encode_rows.c"
+#line 102 "templates/host/encode_rows.c"
 // Groups along the channels of a row.
 static void v_encode_rows(const kvl__encode_args* a)
 {
-#line 100 "templates/host/encode_rows.c"
+#line 106 "templates/host/encode_rows.c"
     enum { group_size = 32, step = 16 };
-#line 104 "templates/host/encode_rows.c"
+#line 110 "templates/host/encode_rows.c"
     for (int32_t r = 0; r < a->num_rows; ++r) {
         const int row = a->first_row + r;
         float offset[v_dim], inverse[v_dim];
         uint16_t q[v_dim];
-#line 114 "templates/host/encode_rows.c"
+#line 120 "templates/host/encode_rows.c"
         float x[v_dim];
         v_load_row(a->rows + r * a->row_stride, a->tables, x);
-#line 117 "templates/host/encode_rows.c"
+#line 123 "templates/host/encode_rows.c"
         for (int first = 0; first < v_dim; first += group_size) {
             const float* of = x + first;
-#line 120 "templates/host/encode_rows.c"
+#line 126 "templates/host/encode_rows.c"
             float los[step];
-#line 120 "templates/host/encode_rows.c"
+#line 126 "templates/host/encode_rows.c"
             float his[step];
-#line 122 "templates/host/encode_rows.c"
+#line 128 "templates/host/encode_rows.c"
             // Every step-th value has its own statistics; what they come to is order-free.
             for (int j = 0; j < step; ++j) {
                 const float x = of[j];
-#line 126 "templates/host/encode_rows.c"
+#line 132 "templates/host/encode_rows.c"
                 los[j] = x;
-#line 126 "templates/host/encode_rows.c"
+#line 132 "templates/host/encode_rows.c"
                 his[j] = x;
-#line 128 "templates/host/encode_rows.c"
+#line 134 "templates/host/encode_rows.c"
             }
             for (int i = step; i < group_size; i += step) {
                 for (int j = 0; j < step; ++j) {
                     const float x = of[i + j];
-#line 133 "templates/host/encode_rows.c"
+#line 139 "templates/host/encode_rows.c"
                     const float lo = los[j];
                     los[j] = x < lo ? x : lo;
-#line 133 "templates/host/encode_rows.c"
+#line 139 "templates/host/encode_rows.c"
                     const float hi = his[j];
                     his[j] = x > hi ? x : hi;
-#line 136 "templates/host/encode_rows.c"
+#line 142 "templates/host/encode_rows.c"
                 }
             }
-#line 139 "templates/host/encode_rows.c"
+#line 145 "templates/host/encode_rows.c"
             float lo = los[0];
             for (int j = 1; j < step; ++j) {
                 const float x = los[j];
                 lo = x < lo ? x : lo;
             }
-#line 139 "templates/host/encode_rows.c"
+#line 145 "templates/host/encode_rows.c"
             float hi = his[0];
             for (int j = 1; j < step; ++j) {
                 const float x = his[j];
                 hi = x > hi ? x : hi;
             }
-#line 145 "templates/host/encode_rows.c"
+#line 151 "templates/host/encode_rows.c"
             const int group = v_group(row, first);
             const v_grid grid =
                 v_store_grid(a->page, group, lo, hi);
@@ -2114,28 +2150,28 @@ static void v_decode_rows(const kvl__decode_args* a)
         if (a->rows) {
             float* x = a->rows + r * (int64_t)v_dim;
             for (int i = 0; i < v_dim; ++i) x[i] = v_read_value(a->page, row, i);
-#line 15 "templates/host/decode_rows.c"
+#line 18 "templates/host/decode_rows.c"
             v_transform(x, a->tables);
-#line 21 "templates/host/decode_rows.c"
+#line 24 "templates/host/decode_rows.c"
         }
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)v_dim;
             for (int i = 0; i < v_dim; ++i) q[i] = (uint16_t)v_get_code(a->page, row, i);
         }
     }
-#line 38 "templates/host/decode_rows.c"
+#line 41 "templates/host/decode_rows.c"
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;
-#line 41 "templates/host/decode_rows.c"
+#line 44 "templates/host/decode_rows.c"
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; ++row) {
         for (int i = 0; i < v_dim; i += v_group_size, ++at) {
-#line 47 "templates/host/decode_rows.c"
+#line 50 "templates/host/decode_rows.c"
             const int group = v_group(row, i);
             a->scales[at] = v_read_scale(a->page, group);
             a->offsets[at] = v_read_offset(a->page, group, a->scales[at]);
         }
     }
-#line 53 "templates/host/decode_rows.c"
+#line 56 "templates/host/decode_rows.c"
 }
 
 #line 31 "templates/host/program.c"

@@ -163,9 +163,23 @@ def store_symmetric(d, top, bits, meta):
     return F32(table[index]), F32(table[index])
 
 
+LOG4 = np.array([2.0**((i - 8) / 4) for i in range(16)], F64)
+
+
+def log4_pair(wanted, middle, bits):
+    """Scale and middle in 4 bits each: the scale of the nearest exponent."""
+    index = int(np.sum(wanted >= (2.0**((np.arange(15) - 7.5) / 4)).astype(F32)))
+    scale = F32(LOG4[index])
+    unit = F32(2.0**(bits - 3))
+    zero = np.rint(np.clip(middle / (unit * scale), F32(-8), F32(7)))
+    return scale, scale * (zero * unit - F32((2**bits - 1) / 2))
+
+
 def near_affine(wanted, middle, bits, meta):
     """The stored (scale, offset) nearest to a scale and a middle."""
     half_range = F32((2**bits - 1) / 2)
+    if meta == "log4":
+        return log4_pair(wanted, middle, bits)
     if meta == "f16":
         scale = F32(max(to_f16(wanted), np.float16(2.0**-24)))
         return scale, F32(to_f16(middle - scale * half_range))
@@ -252,7 +266,11 @@ def encode_group(x, side, flag=None):
     x = np.asarray(x, F32)
     bits = side["bits"]
     if side["levels"] == "affine":
-        if side["meta"] == "f16":
+        if side["meta"] == "log4":
+            lo, hi = x.min() + F32(0), x.max() + F32(0)
+            scale, offset = log4_pair((hi - lo) / F32(2**bits - 1), F32(0.5) * lo + F32(0.5) * hi,
+                                      bits)
+        elif side["meta"] == "f16":
             scale, offset = fit_affine_f16(x, bits, flag)
         else:
             table = E4M3 if side["meta"] == "e4m3" else E5M3
@@ -301,7 +319,7 @@ def four_sums(row, e):
     """row @ e in four interleaved sums, product and addition rounded once together."""
     s = np.zeros((4, e.shape[1]), F32)
     for i in range(len(row)):
-        s[i % 4] = (s[i % 4].astype(F64) + F64(row[i]) * e[i].astype(F64)).astype(F32)
+        s[i % 4] = (s[i % 4].astype(np.longdouble) + F64(row[i]) * e[i].astype(F64)).astype(F32)
     return (s[0] + s[1]) + (s[2] + s[3])
 
 
@@ -370,6 +388,8 @@ def encode(rows, side, head=0):
         x = hadamard(x, side["transform"])
     if side["choose"] == "fixed":
         x = chosen.to_fixed(x)
+    if side["meta"] == "log4":
+        x = x / side["tables"]["base"][head]
     if side["fit"].startswith("clip"):
         x = clip_row(x, int(side["fit"][4:] or 96))
     if side["choose"] == "unit":
@@ -408,6 +428,8 @@ def decode(encoded, side, head=0):
         scales = np.repeat(encoded["scales"].astype(F64), side["group"], axis=axis)
         offsets = np.repeat(encoded["offsets"].astype(F64), side["group"], axis=axis)
         x = scales * codes + offsets
+    if side["meta"] == "log4":
+        x = x * side["tables"]["base"][head].astype(F64)
     x = hadamard(x, side["transform"]) if side["transform"] else x
     if side["choose"] != "none":
         chosen = flagrot.Chooser(hadamard, encode_group, side, x.shape[1], head)

@@ -66,6 +66,10 @@ CASES = [
     ("midpoint_c", "kivi:k4,v1,levels=midpoint,fit=rms,meta=f16,vg16,",
                                                              4, 1,  96,  64, 32, 1, 0.0, 0),
     ("feedback",   "kivi:k2,v2,round=feedback2,fit=search,", 4, 2,  64,  64, 64, 2, 0.0, 0),
+    ("log4",       "kivi:k2,v2,meta=log4,round=feedback2,fit=search,transform=whiten,",
+                                                             4, 2,  64,  96, 32, 1, 0.0, 0),
+    ("log4_plain", "kivi:k4,v1,meta=log4,k.shift=mean,kg16,v.transform=hadamard32,",
+                                                             3, 1,  96,  64, 32, 1, 0.0, 0),
     ("feedback_f", "kivi:k3,v1,round=feedback1,meta=f16,vg16,transform=flat,",
                                                              3, 1,  32,  80, 32, 1, 0.0, 0),
     ("feedback_m", "kivi:k4,v3,round=feedback3,kg16,meta=e4m3,shift=mean,",
@@ -191,6 +195,9 @@ def add_feedback(side, letter, heads, dim):
 
 
 def add_tables(side, letter, heads, dim):
+    if side["meta"] == "log4":
+        bell = (make_table(letter, "log4_base", heads, [dim]) * 4096).astype(np.int64)
+        side["tables"]["base"] = ((128 + (bell & 255)) / 256).astype(np.float32)
     if side["round"].startswith("feedback"):
         add_feedback(side, letter, heads, dim)
     if side["dense"]:
