@@ -1,0 +1,184 @@
+// test_bases.c -- calibrated bases and feedback, from statistics of rows to restored rows.
+
+#include "calibrate_tables.h"
+#include "test_support.h"
+
+enum { DIM = 64, ROWS = 512, OUT = 96, SINK = 4 };
+
+// Correlated rows: a random mixture of channels with a spread of sizes.
+typedef struct inputs {
+    float k[ROWS * DIM], v[ROWS * DIM], q[ROWS * DIM], w_o[OUT * DIM];
+} inputs;
+
+static void mix(uint64_t seed, int power, int num, float* x)
+{
+    test_lcg lcg = { seed };
+    static float mixture[DIM * DIM];
+    for (int i = 0; i < DIM * DIM; ++i) mixture[i] = (float)test_bell(&lcg) / 8192.0f;
+    for (int t = 0; t < num; ++t) {
+        float z[DIM];
+        for (int i = 0; i < DIM; ++i)
+            z[i] = (float)test_bell(&lcg) / 2365.0f / powf((float)(i + 1), 0.5f * (float)power);
+        for (int j = 0; j < DIM; ++j) {
+            x[t * DIM + j] = 0;
+            for (int i = 0; i < DIM; ++i) x[t * DIM + j] += z[i] * mixture[i * DIM + j];
+        }
+    }
+}
+
+static inputs* make_inputs(void)
+{
+    inputs* in = (inputs*)test_alloc(1, sizeof *in);
+    mix(1, 2, ROWS, in->k);
+    mix(2, 1, ROWS, in->v);
+    mix(3, 2, ROWS, in->q);
+    mix(4, 1, OUT, in->w_o);
+    return in;
+}
+
+static kvl_statistics* make_statistics(kvl_context* ctx, const kvl_layer_desc* layer,
+                                       const inputs* in)
+{
+    kvl_statistics_desc desc = { 0 };
+    kvl_statistics_rows rows = { 0 };
+    kvl_statistics* stats = NULL;
+    desc.num_layers = 1;
+    desc.layers = layer;
+    test_ok(ctx, kvl_statistics_create(ctx, &desc, &stats), "statistics");
+    test_ok(ctx, kvl_statistics_set_output(stats, 0, in->w_o, OUT), "output");
+    rows.num_keys = rows.num_rows = ROWS;
+    rows.k.data = in->k;
+    rows.v.data = in->v;
+    rows.q.data = in->q;
+    test_ok(ctx, kvl_statistics_add(stats, &rows), "rows");
+    return stats;
+}
+
+// Restored rows of a cache that is calibrated on them.
+static void pass_through(const test_target* target, const char* spec, const inputs* in, float* k,
+                         float* v)
+{
+    const kvl_layer_desc layer = test_layer(spec, 1, 1, DIM, DIM);
+    kvl_context* ctx = test_context(target, 1);
+    kvl_statistics* stats = make_statistics(ctx, &layer, in);
+    kvl_calibration* calibration = NULL;
+    kvl_cache_desc desc = { 0 };
+    kvl_derive_desc derive = { 0 };
+    test_cache c;
+    memset(&c, 0, sizeof c);
+    desc.num_layers = 1;
+    desc.layers = &layer;
+    test_ok(ctx, kvl_calibration_create(stats, NULL, &calibration), spec);
+    derive.stats = stats;
+    derive.cache = &desc;
+    derive.derivations = calibrate_derivations(&derive.num_derivations);
+    test_ok(ctx, kvl_calibration_derive(calibration, &derive), spec);
+    desc.calibration = calibration;
+    c.ctx = ctx;
+    c.layer = layer;
+    c.dv = DIM;
+    test_ok(ctx, kvl_cache_create(ctx, &desc, &c.cache), spec);
+    const kvl_seq seq = test_seq(&c);
+    test_append(&c, seq, in->k, in->v, 0, ROWS);
+    test_restore(&c, seq, 0, ROWS, k, v);
+    kvl_cache_free(c.cache);
+    kvl_calibration_free(calibration);
+    kvl_statistics_free(stats);
+    kvl_context_destroy(ctx);
+}
+
+// sum_t e^T A e of rows beyond the sink, A the second moment of queries; price NULL: plain.
+static double priced(const float* x, const float* back, const float* queries)
+{
+    double total = 0;
+    for (int t = SINK; t < ROWS; ++t) {
+        for (int i = 0; queries && i < ROWS; ++i) {
+            double dot = 0;
+            for (int j = 0; j < DIM; ++j)
+                dot += (double)queries[i * DIM + j]
+                       * ((double)x[t * DIM + j] - (double)back[t * DIM + j]);
+            total += dot * dot / ROWS;
+        }
+        for (int j = 0; !queries && j < DIM; ++j) {
+            const double e = (double)x[t * DIM + j] - (double)back[t * DIM + j];
+            total += e * e;
+        }
+    }
+    return total;
+}
+
+static const test_target reference = { "reference", KVL_TARGET_REFERENCE, NULL };
+
+// Priced error of keys under a spec, over that of another.
+static double ratio(const test_target* target, const char* spec, const char* other)
+{
+    inputs* in = make_inputs();
+    float* k[2] = { test_floats(ROWS * DIM), test_floats(ROWS * DIM) };
+    float* v = test_floats(ROWS * DIM);
+    pass_through(target, spec, in, k[0], v);
+    pass_through(target, other, in, k[1], v);
+    const double x = priced(in->k, k[0], in->q) / priced(in->k, k[1], in->q);
+    free(in);
+    free(k[0]);
+    free(k[1]);
+    free(v);
+    return x;
+}
+
+Test(bases, feedback_lowers_the_priced_error_of_keys)
+{
+    // Broken by a factor of the wrong side, order or basis, or by errors of the wrong sign: nearest
+    // rounding in the same basis, the same fit and metadata.
+    static const char* const bases[] = { "none", "hadamard", "wush", "whiten", "flat" };
+    for (int i = 0; i < 5; ++i) {
+        char spec[2][192];
+        for (int j = 0; j < 2; ++j)
+            snprintf(spec[j], sizeof spec[j], "kivi:k2,v8,k.transform=%s,k.fit=search,"
+                     "k.meta=e4m3,k.round=%s,sink=4,recent=0", bases[i],
+                     j ? "nearest" : "feedback");
+        const double x = ratio(&reference, spec[0], spec[1]);
+        cr_assert(x < 0.8, "%s: feedback has %.3f of nearest's priced error", bases[i], x);
+    }
+}
+
+Test(bases, bases_lower_the_priced_error_of_keys)
+{
+    // Broken by a basis that is transposed, or whose query table is not its inverse's: each against
+    // the Hadamard, per token, one scale a head.
+    static const char* const bases[] = { "wush", "wush_a" };
+    for (int i = 0; i < 2; ++i) {
+        char spec[160];
+        snprintf(spec, sizeof spec, "%s:k4,v8,sink=4,recent=0,chunk=8", bases[i]);
+        const double x = ratio(&reference, spec, "quarot:k4,v8,sink=4,recent=0,chunk=8,fit=clip96");
+        cr_assert(x < 0.75, "%s has %.3f of a Hadamard's priced error", bases[i], x);
+    }
+}
+
+Test(bases, rows_come_back_out_of_every_basis)
+{
+    // Broken by F and Q that are no pair: 8 bits leave less than 2% of a row in any basis.
+    static const char* const bases[] = { "wush", "wush_a", "oscar", "whiten", "flat" };
+    test_target targets[TEST_MAX_TARGETS];
+    const int n = test_targets(targets);
+    inputs* in = make_inputs();
+    float* k = test_floats(ROWS * DIM);
+    float* v = test_floats(ROWS * DIM);
+    for (int target = 0; target < (n > 1 ? 2 : 1); ++target)
+        for (int i = 0; i < 5; ++i) {
+            char spec[160];
+            snprintf(spec, sizeof spec, "kivi:b8,transform=%s,k.shift=mean,sink=4,recent=0",
+                     bases[i]);
+            pass_through(&targets[target], spec, in, k, v);
+            const float* const rows[2] = { in->k, in->v };
+            float zero[ROWS * DIM] = { 0 };
+            for (int side = 0; side < 2; ++side) {
+                const double error = priced(rows[side], side ? v : k, NULL);
+                const double size = priced(rows[side], zero, NULL);
+                cr_assert(error < 4e-4 * size, "%s on %s, side %d: error %.3g of %.3g", spec,
+                          targets[target].name, side, error, size);
+            }
+        }
+    free(in);
+    free(k);
+    free(v);
+}
