@@ -85,7 +85,7 @@ local function load_tables(folder)
 end
 
 -- Bits an element of one side: its codes, and its group's scale and, where its levels have an
--- offset, zero.
+-- offset, zero; of a group that is the head, with 128 channels.
 local function bits_of(side, parts)
     local meta_bytes = 0
     for _, part in ipairs(parts) do
@@ -93,7 +93,8 @@ local function bits_of(side, parts)
             meta_bytes = part.scale_bytes + (side.levels == "symmetric" and 0 or part.zero_bytes)
         end
     end
-    return side.bits + (side.group and 8 * meta_bytes / side.group or 0)
+    local group = side.group == "head" and 128 or side.group
+    return side.bits + (group and 8 * meta_bytes / group or 0)
 end
 
 local function codec_lines()
