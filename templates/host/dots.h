@@ -3,6 +3,16 @@
 //% local filled = codec.is_key and codec.head_dim or plan.strip_rows
 //% local words = codec.is_key and plan.k_words or plan.strip_words
 //% local per_lane = codec.fold == "words"
+//% local crosses = codec.flagged and codec.choice_piece % (2 * isa.lanes) ~= 0
+//% local slots = crosses and copies + 1 or copies
+//% local plain, queries = "to->plain[head] + i / 2", "to->queries[head] + i"
+//% local inverse, lift = "to->inverse + at", "to->lift + at"
+//% if codec.flagged then
+//% local from = "to->from[i / (2 * lanes)] + "
+//% plain = "to->plain[head][0] + (" .. from .. "i) / 2"
+//% queries = "to->queries[head][0] + " .. from .. "i"
+//% inverse, lift = "to->inverse[0] + " .. from .. "at", "to->lift[0] + " .. from .. "at"
+//% end
 //% local centered = per_lane or codec.zero_point > 0
 //% local middle = f32(centered and 1.0 * (1 << codec.bits - 1) or codec.code_max / 2)
 //% local coarse = f32(plan.score_error * 7 / (sqrt(1.0 * codec.head_dim) * 2.0 ^ codec.bits))
@@ -59,19 +69,26 @@ typedef struct $(s "dots") {
     //% end
     //% if not per_lane then
     float plain_unit[num_heads];
+    //% if codec.flagged then
+    // Of each copy of the queries, and where vectors cross pieces of what the choice takes of them.
+    // `from` is where the choice's vectors are, in words: times the copy.
+    uint32_t choice;
+    int known;
+    int32_t from[$(words // (2 * isa.lanes))];
+    LINE int32_t plain[num_heads][$(slots)][$(s "words") / 2];
+    LINE float queries[num_heads][$(slots)][$(s "words")];
+    LINE float inverse[$(slots)][$(s "words")];
+    LINE float lift[$(slots)][$(s "words")];
+    LINE float scales[$(copies)][$(s "words")];         // that are in `plain`
+    //% else
     LINE int32_t plain[num_heads][$(s "words") / 2];    // W without this group's scales
     //% if codec.is_key then
     LINE float queries[num_heads][$(s "words")];
     LINE float inverse[$(s "words")];                   // of the scales in `plain`, times 1/2
     LINE float lift[$(s "words")];                      // 1/2 where they are zero
-    //% if codec.flagged then
-    // Of all copies of the queries; what is above is put together from them as `choice` says.
-    uint32_t choice;
-    LINE int32_t all_plain[num_heads][$(copies)][$(s "words") / 2];
-    LINE float all_queries[num_heads][$(copies)][$(s "words")];
-    LINE float all_scales[$(copies)][$(s "words")];     // that `all_plain` has; 0: not known
     //% end
-    //% else
+    //% end
+    //% if not codec.is_key then
     LINE float rest[num_heads][$(codec.head_dim // codec.group_size)][lanes];
     //% end
     //% end
@@ -170,16 +187,22 @@ INLINE void $(s "load_grids")(const unsigned char* page, int lane16, int first_w
 // Before the first group: queries [num_heads, dim], and no ratio that fits.
 static NOINLINE void $(s "start_dots")(const float* queries, $(s "dots")* to)
 {
-    for (int i = 0; i < $(s "words"); ++i) to->inverse[i] = to->lift[i] = 0.0f;
     //% if codec.flagged then
     to->choice = 0x7fffffffu;                           // none that occurs
-    for (int copy = 0; copy < $(copies); ++copy) {
-        for (int i = 0; i < $(s "words"); ++i) to->all_scales[copy][i] = 0.0f;
-        for (int head = 0; head < num_heads; ++head, queries += $(filled))
-            for (int i = 0; i < $(s "words"); ++i)
-                to->all_queries[head][copy][i] = i < $(filled) ? queries[i] : 0.0f;
+    to->known = 0;
+    for (int i = 0; i < (int)(sizeof to->inverse / sizeof(float)); i += lanes) {
+        store(to->inverse[0] + i, repeat(0.0f));
+        store(to->lift[0] + i, repeat(0.0f));
     }
+    //% if crosses then
+    for (int i = 0; i < (int)(sizeof to->queries / sizeof(float)); ++i) to->queries[0][0][i] = 0.0f;
+    for (int i = 0; i < (int)(sizeof to->plain / sizeof(int32_t)); ++i) to->plain[0][0][i] = 0;
+    //% end
+    for (int copy = 0; copy < $(copies); ++copy)
+        for (int head = 0; head < num_heads; ++head, queries += $(filled))
+            __builtin_memcpy(to->queries[head][copy], queries, $(4 * filled));
     //% else
+    for (int i = 0; i < $(s "words"); ++i) to->inverse[i] = to->lift[i] = 0.0f;
     for (int head = 0; head < num_heads; ++head)
         for (int i = 0; i < $(s "words"); ++i)
             to->queries[head][i] = i < $(filled) ? queries[head * $(filled) + i] : 0.0f;
@@ -187,47 +210,87 @@ static NOINLINE void $(s "start_dots")(const float* queries, $(s "dots")* to)
 }
 
 //% if codec.flagged then
-// Puts together what the choice takes of each copy.
+// Makes the vectors of a choice those that are read.
 static NOINLINE void $(s "take_copies")($(s "dots")* to)
 {
+    //% if crosses then
     for (int i = 0; i < $(filled); i += 16) {
         const int copy = $(s "basis_of")(to->choice, i);
         for (int head = 0; head < num_heads; ++head) {
-            __builtin_memcpy(to->queries[head] + i, to->all_queries[head][copy] + i, 64);
-            __builtin_memcpy(to->plain[head] + i / 2, to->all_plain[head][copy] + i / 2, 32);
+            __builtin_memcpy(to->queries[head][$(copies)] + i, to->queries[head][copy] + i, 64);
+            __builtin_memcpy(to->plain[head][$(copies)] + i / 2, to->plain[head][copy] + i / 2, 32);
         }
-        for (int j = i; j < i + 16; j += lanes) {
-            const vf one = load(to->all_scales[copy] + j);
-            store(to->inverse + j, select(one == 0.0f, repeat($(f32(3.0e38))), 0.5f / one));
-            store(to->lift + j, select(one == 0.0f, repeat(0.5f), repeat(0.0f)));
-        }
+        __builtin_memcpy(to->inverse[$(copies)] + i, to->inverse[copy] + i, 64);
+        __builtin_memcpy(to->lift[$(copies)] + i, to->lift[copy] + i, 64);
     }
-    for (int i = $(filled); i < $(s "words"); i += lanes) {
-        store(to->inverse + i, repeat(0.0f));
-        store(to->lift + i, repeat(0.5f));
-        for (int head = 0; head < num_heads; ++head) {
-            store(to->queries[head] + i, repeat(0.0f));
-            __builtin_memset(to->plain[head] + i / 2, 0, 2 * lanes);
-        }
+    for (int i = $(filled); i < $(s "words"); ++i) to->lift[$(copies)][i] = 0.5f;
+    for (int i = 0; i < $(words // (2 * isa.lanes)); ++i) to->from[i] = $(copies * words);
+    //% else
+    for (int i = 0; i < $(words // (2 * isa.lanes)); ++i)
+        to->from[i] = $(s "basis_of")(to->choice, i * 2 * lanes) * $(words);
+    //% end
+}
+
+// Inverse and lift of the scales of words [first, end) of all copies.
+INLINE void $(s "invert_scales")($(s "dots")* to, int first, int end)
+{
+    for (int i = first; i < end; i += lanes) {
+        const vf one = load(to->scales[0] + i);
+        store(to->inverse[0] + i, select(one == 0.0f, repeat($(f32(3.0e38))), 0.5f / one));
+        store(to->lift[0] + i, select(one == 0.0f, repeat(0.5f), repeat(0.0f)));
     }
 }
 
-//% end
+// Puts scales in the place of those that the choice's copies have.  Returns 0 where queries times
+// them do not fit the units that there are.
+static NOINLINE int $(s "renew_plain")(const float* scale, $(s "dots")* to)
+{
+    //% if crosses then
+    for (int i = 0; i < $(filled); i += 16)
+        __builtin_memcpy(to->scales[$(s "basis_of")(to->choice, i)] + i, scale + i, 64);
+    return 0;
+    //% else
+    int fits = to->known;
+    for (int i = 0; i < $(filled); i += 2 * lanes) {
+        const int at = to->from[i / (2 * lanes)] + i;
+        __builtin_memcpy(to->scales[0] + at, scale + i, 8 * lanes);
+        $(s "invert_scales")(to, at, at + 2 * lanes);
+        for (int head = 0; fits && head < num_heads; ++head) {
+            const float* q = to->queries[head][0] + at;
+            const float unit = to->plain_unit[head];
+            const vf a = load(q) * load(scale + i), b = load(q + lanes) * load(scale + i + lanes);
+            const float most = greatest_lane(greater(absolute_of(a), absolute_of(b)));
+            fits = most <= 32766.0f * unit && unit > 0.0f;
+            if (fits)
+                store_pairs(to->plain[head][0] + at / 2, round_pair(a, b, repeat(1.0f / unit)));
+        }
+    }
+    return fits;
+    //% end
+}
+
+// Makes these scales the ones that others are compared with, in the bases of the choice; the first
+// ones in all, as a guess.
+static NOINLINE void $(s "set_plain")(const float* scale, $(s "dots")* to)
+{
+    enum { all = $(copies) * $(s "words") };
+    LINE float list[all];
+    if ($(s "renew_plain")(scale, to)) return;
+    for (int copy = 0; !to->known && copy < $(copies); ++copy)
+        __builtin_memcpy(to->scales[copy], scale, sizeof to->scales[copy]);
+    to->known = 1;
+    $(s "invert_scales")(to, 0, all);
+    for (int head = 0; head < num_heads; ++head) {
+        for (int i = 0; i < all; i += lanes)
+            store(list + i, load(to->queries[head][0] + i) * load(to->scales[0] + i));
+        to->plain_unit[head] = round_list(list, all, to->plain[head][0]);
+    }
+    $(s "take_copies")(to);
+}
+//% else
 // Makes these scales the ones that others are compared with: queries times them are rounded.
 static NOINLINE void $(s "set_plain")(const float* scale, $(s "dots")* to)
 {
-    //% if codec.flagged then
-    enum { all = $(copies) * $(s "words") };
-    LINE float list[all];
-    for (int i = 0; i < $(filled); i += 16)
-        __builtin_memcpy(to->all_scales[$(s "basis_of")(to->choice, i)] + i, scale + i, 64);
-    for (int head = 0; head < num_heads; ++head) {
-        for (int i = 0; i < all; i += lanes)
-            store(list + i, load(to->all_queries[head][0] + i) * load(to->all_scales[0] + i));
-        to->plain_unit[head] = round_list(list, all, to->all_plain[head][0]);
-    }
-    $(s "take_copies")(to);
-    //% else
     LINE float list[$(s "words")];
     for (int i = 0; i < $(s "words"); i += lanes) {
         const vf one = load(scale + i);
@@ -239,8 +302,8 @@ static NOINLINE void $(s "set_plain")(const float* scale, $(s "dots")* to)
             store(list + i, load(to->queries[head] + i) * load(scale + i));
         to->plain_unit[head] = round_list(list, $(s "words"), to->plain[head]);
     }
-    //% end
 }
+//% end
 
 // Ratios of the scales to those of set_plain, times 1/2.  Returns 0 where one is not from 1/4 to 2:
 // then the greatest product could lose three bits or more.  Zero for zero, whose products are zero,
@@ -251,7 +314,7 @@ INLINE int $(s "take_ratios")(const float* scale, const $(s "dots")* to, vi* rat
     for (int i = 0; i < $(s "words"); i += 2 * lanes) {
         for (int j = 0; j < 2; ++j) {
             const int at = i + j * lanes;
-            pair[j] = mul_add(load(scale + at), load(to->inverse + at), load(to->lift + at));
+            pair[j] = mul_add(load(scale + at), load($(inverse)), load($(lift)));
             const vf size = $(codec.parts.fit.signed and "absolute_of(pair[j])" or "pair[j]");
             low = smaller(size, low);
             high = greater(size, high);
@@ -268,7 +331,7 @@ static OPAQUE void $(s "fold_fine")(const float* scale, $(s "dots")* to)
         LINE float list[$(s "words")];
         vi sum = { 0 };
         for (int i = 0; i < $(s "words"); i += lanes)
-            store(list + i, load(to->queries[head] + i) * load(scale + i));
+            store(list + i, load($(queries)) * load(scale + i));
         take_remainder(list, $(s "words"), to->main.unit[head], to->main.pairs[head]);
         to->fine.unit[head] = round_list(list, $(s "words"), to->fine.pairs[head]);
         for (int i = 0; i < $(s "words"); i += 2 * lanes)
@@ -298,15 +361,15 @@ static NOINLINE void $(s "fold_dots")(const unsigned char* page, int lane16, $(s
     float most = 0.0f;
     for (int head = 0; head < num_heads; ++head) {
         const float unit = to->plain_unit[head] * 2.0f;
-        const float* q = to->queries[head];
         vi sum = { 0 };
         vf rest = repeat(0.0f), more = rest;
         for (int i = 0; i < $(s "words"); i += 2 * lanes) {
-            const vi w = times_ratio(load_pairs(to->plain[head] + i / 2), ratio[i / (2 * lanes)]);
+            const float* q = $(queries);
+            const vi w = times_ratio(load_pairs($(plain)), ratio[i / (2 * lanes)]);
             store_pairs(to->main.pairs[head] + i / 2, w);
             sum = add_pairs(w, sum);
-            rest = mul_add(load(offset + i), load(q + i), rest);
-            more = mul_add(load(offset + i + lanes), load(q + i + lanes), more);
+            rest = mul_add(load(offset + i), load(q), rest);
+            more = mul_add(load(offset + i + lanes), load(q + lanes), more);
         }
         const vf wholes = __builtin_convertvector(sum, vf);
         to->main.rest[head] = sum_lanes(mul_add(wholes, repeat(unit * -$(middle)), rest + more));

@@ -961,7 +961,7 @@ INLINE int k_fold_is_due(int lane16)
 #line 18 "templates/host/program.c"
 #line 1 "templates/host/dots.h"
 // dots.h -- sums of the keys' codes times 16-bit weights, as integers.
-#line 9 "templates/host/dots.h"
+#line 19 "templates/host/dots.h"
 //
 // A weight w, a query's or a softmax's, times the scale of its word where lanes share one, becomes
 // a 16-bit number W in units of the greatest: w scale = unit W, |W| <= 32767.  Then
@@ -976,11 +976,11 @@ INLINE int k_fold_is_due(int lane16)
 // Bound: a W is off by at most 3/2, since plain weight, ratio and product are rounded, a sum over
 // n words by unit 3/2 n 2^(bits - 1), and by about unit sqrt(n) 2^bits / 7 where errors are
 // independent.
-#line 24 "templates/host/dots.h"
+#line 34 "templates/host/dots.h"
 // That is to be at most 0.0005f of a score.  Where the unit is greater,
 // because queries and scales are, what W leave of the weights becomes a second list of 16 bits:
 // then a score is as exact as in floats.
-#line 30 "templates/host/dots.h"
+#line 40 "templates/host/dots.h"
 //
 // A cell of 256 codes: 1 loads, 8 times 1 to 3 instructions
 // that unpack, and 8 multiply-adds for each head.
@@ -991,28 +991,29 @@ enum { k_words = 64 };                  // room for them, a multiple of a vector
 typedef struct k_list {
     LINE int32_t pairs[num_heads][k_words / 2];    // W of words 2 i and 2 i + 1
     LINE float   unit[num_heads];
-#line 44 "templates/host/dots.h"
+#line 54 "templates/host/dots.h"
     float   rest[num_heads];
-#line 46 "templates/host/dots.h"
+#line 56 "templates/host/dots.h"
 } k_list;
 
 typedef struct k_dots {
-#line 54 "templates/host/dots.h"
+#line 64 "templates/host/dots.h"
     k_list main;
-#line 56 "templates/host/dots.h"
+#line 66 "templates/host/dots.h"
     k_list fine;                                   // what `main` leaves of the weights
     int needs_fine;
-#line 61 "templates/host/dots.h"
+#line 71 "templates/host/dots.h"
     float plain_unit[num_heads];
+#line 84 "templates/host/dots.h"
     LINE int32_t plain[num_heads][k_words / 2];    // W without this group's scales
-#line 64 "templates/host/dots.h"
+#line 86 "templates/host/dots.h"
     LINE float queries[num_heads][k_words];
     LINE float inverse[k_words];                   // of the scales in `plain`, times 1/2
     LINE float lift[k_words];                      // 1/2 where they are zero
-#line 78 "templates/host/dots.h"
+#line 95 "templates/host/dots.h"
 } k_dots;
 
-#line 156 "templates/host/dots.h"
+#line 173 "templates/host/dots.h"
 // Loads scale and offset + middle scale of the words first_word ... in the group of lane16.
 INLINE void k_load_grids(const unsigned char* page, int lane16, int first_word, float* scale,
                          float* offset)
@@ -1026,23 +1027,22 @@ INLINE void k_load_grids(const unsigned char* page, int lane16, int first_word, 
     for (int i = 64; i < k_words; ++i) scale[i] = offset[i] = 0.0f;
 }
 
-#line 170 "templates/host/dots.h"
+#line 187 "templates/host/dots.h"
 // Before the first group: queries [num_heads, dim], and no ratio that fits.
 static NOINLINE void k_start_dots(const float* queries, k_dots* to)
 {
+#line 205 "templates/host/dots.h"
     for (int i = 0; i < k_words; ++i) to->inverse[i] = to->lift[i] = 0.0f;
-#line 183 "templates/host/dots.h"
     for (int head = 0; head < num_heads; ++head)
         for (int i = 0; i < k_words; ++i)
             to->queries[head][i] = i < 64 ? queries[head * 64 + i] : 0.0f;
-#line 187 "templates/host/dots.h"
+#line 210 "templates/host/dots.h"
 }
 
-#line 216 "templates/host/dots.h"
+#line 291 "templates/host/dots.h"
 // Makes these scales the ones that others are compared with: queries times them are rounded.
 static NOINLINE void k_set_plain(const float* scale, k_dots* to)
 {
-#line 231 "templates/host/dots.h"
     LINE float list[k_words];
     for (int i = 0; i < k_words; i += lanes) {
         const vf one = load(scale + i);
@@ -1054,8 +1054,8 @@ static NOINLINE void k_set_plain(const float* scale, k_dots* to)
             store(list + i, load(to->queries[head] + i) * load(scale + i));
         to->plain_unit[head] = round_list(list, k_words, to->plain[head]);
     }
-#line 243 "templates/host/dots.h"
 }
+#line 307 "templates/host/dots.h"
 
 // Ratios of the scales to those of set_plain, times 1/2.  Returns 0 where one is not from 1/4 to 2:
 // then the greatest product could lose three bits or more.  Zero for zero, whose products are zero,
@@ -1099,7 +1099,7 @@ static NOINLINE void k_fold_dots(const unsigned char* page, int lane16, k_dots* 
     LINE float scale[k_words], offset[k_words];
     vi ratio[k_words / (2 * lanes)];
     k_load_grids(page, lane16, 0, scale, offset);
-#line 294 "templates/host/dots.h"
+#line 357 "templates/host/dots.h"
     if (!k_take_ratios(scale, to, ratio)) {
         k_set_plain(scale, to);
         (void)k_take_ratios(scale, to, ratio);
@@ -1107,15 +1107,15 @@ static NOINLINE void k_fold_dots(const unsigned char* page, int lane16, k_dots* 
     float most = 0.0f;
     for (int head = 0; head < num_heads; ++head) {
         const float unit = to->plain_unit[head] * 2.0f;
-        const float* q = to->queries[head];
         vi sum = { 0 };
         vf rest = repeat(0.0f), more = rest;
         for (int i = 0; i < k_words; i += 2 * lanes) {
+            const float* q = to->queries[head] + i;
             const vi w = times_ratio(load_pairs(to->plain[head] + i / 2), ratio[i / (2 * lanes)]);
             store_pairs(to->main.pairs[head] + i / 2, w);
             sum = add_pairs(w, sum);
-            rest = mul_add(load(offset + i), load(q + i), rest);
-            more = mul_add(load(offset + i + lanes), load(q + i + lanes), more);
+            rest = mul_add(load(offset + i), load(q), rest);
+            more = mul_add(load(offset + i + lanes), load(q + lanes), more);
         }
         const vf wholes = __builtin_convertvector(sum, vf);
         to->main.rest[head] = sum_lanes(mul_add(wholes, repeat(unit * -1.5f), rest + more));
@@ -1125,132 +1125,132 @@ static NOINLINE void k_fold_dots(const unsigned char* page, int lane16, k_dots* 
     to->needs_fine = !(most <= 0.000109375f);
     if (to->needs_fine) k_fold_fine(scale, to);
 }
-#line 416 "templates/host/dots.h"
+#line 479 "templates/host/dots.h"
 
-#line 446 "templates/host/dots.h"
+#line 509 "templates/host/dots.h"
 
 // The cells [word16, end16) of lane16, times W that begin with cell first_cell: their sums
-#line 449 "templates/host/dots.h"
+#line 512 "templates/host/dots.h"
 // become sums [num_heads, stride].
-#line 458 "templates/host/dots.h"
+#line 521 "templates/host/dots.h"
 static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int word16, int end16,
                                  int first_cell, const k_list* w, float* sums,
                                  int stride)
 {
     for (int lane = 0; lane < 16; lane += lanes) {
-#line 464 "templates/host/dots.h"
+#line 527 "templates/host/dots.h"
         {
             int at = word16;
-#line 468 "templates/host/dots.h"
+#line 531 "templates/host/dots.h"
             vf total_0 = repeat(0.0f);
-#line 468 "templates/host/dots.h"
+#line 531 "templates/host/dots.h"
             vf total_1 = repeat(0.0f);
-#line 468 "templates/host/dots.h"
+#line 531 "templates/host/dots.h"
             vf total_2 = repeat(0.0f);
-#line 470 "templates/host/dots.h"
+#line 533 "templates/host/dots.h"
             do {
-#line 486 "templates/host/dots.h"
+#line 549 "templates/host/dots.h"
                 const int stop = end16;
-#line 489 "templates/host/dots.h"
+#line 552 "templates/host/dots.h"
                 vi sum_0_0 = { 0 };
-#line 489 "templates/host/dots.h"
+#line 552 "templates/host/dots.h"
                 vi sum_1_0 = { 0 };
-#line 489 "templates/host/dots.h"
+#line 552 "templates/host/dots.h"
                 vi sum_2_0 = { 0 };
-#line 491 "templates/host/dots.h"
+#line 554 "templates/host/dots.h"
                 for (; at < stop; ++at) {
                     const unsigned char* cell = k_cell(page, lane16, at);
                     const int32_t* pairs = w->pairs[0] + (at - first_cell) * 8;
-#line 495 "templates/host/dots.h"
+#line 558 "templates/host/dots.h"
                     const vp word_0_0 = (vp)load_u32(cell + 0 + lane * 4);
-#line 497 "templates/host/dots.h"
+#line 560 "templates/host/dots.h"
                     vp x;
-#line 499 "templates/host/dots.h"
+#line 562 "templates/host/dots.h"
                     x = (word_0_0 & 3);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 0, x, sum_0_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 32, x, sum_1_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 64, x, sum_2_0);
-#line 499 "templates/host/dots.h"
+#line 562 "templates/host/dots.h"
                     x = (word_0_0 >> 2 & 3);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 1, x, sum_0_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 33, x, sum_1_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 65, x, sum_2_0);
-#line 499 "templates/host/dots.h"
+#line 562 "templates/host/dots.h"
                     x = (word_0_0 >> 4 & 3);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 2, x, sum_0_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 34, x, sum_1_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 66, x, sum_2_0);
-#line 499 "templates/host/dots.h"
+#line 562 "templates/host/dots.h"
                     x = (word_0_0 >> 6 & 3);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 3, x, sum_0_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 35, x, sum_1_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 67, x, sum_2_0);
-#line 499 "templates/host/dots.h"
+#line 562 "templates/host/dots.h"
                     x = (word_0_0 >> 8 & 3);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 4, x, sum_0_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 36, x, sum_1_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 68, x, sum_2_0);
-#line 499 "templates/host/dots.h"
+#line 562 "templates/host/dots.h"
                     x = (word_0_0 >> 10 & 3);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 5, x, sum_0_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 37, x, sum_1_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 69, x, sum_2_0);
-#line 499 "templates/host/dots.h"
+#line 562 "templates/host/dots.h"
                     x = (word_0_0 >> 12 & 3);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 6, x, sum_0_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 38, x, sum_1_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 70, x, sum_2_0);
-#line 499 "templates/host/dots.h"
+#line 562 "templates/host/dots.h"
                     x = word_0_0 >> 14;
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 7, x, sum_0_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 39, x, sum_1_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 71, x, sum_2_0);
-#line 505 "templates/host/dots.h"
+#line 568 "templates/host/dots.h"
                 }
-#line 512 "templates/host/dots.h"
+#line 575 "templates/host/dots.h"
                 total_0 = mul_add(__builtin_convertvector(sum_0_0, vf),
                                     repeat(w->unit[0]), repeat(w->rest[0]));
-#line 512 "templates/host/dots.h"
+#line 575 "templates/host/dots.h"
                 total_1 = mul_add(__builtin_convertvector(sum_1_0, vf),
                                     repeat(w->unit[1]), repeat(w->rest[1]));
-#line 512 "templates/host/dots.h"
+#line 575 "templates/host/dots.h"
                 total_2 = mul_add(__builtin_convertvector(sum_2_0, vf),
                                     repeat(w->unit[2]), repeat(w->rest[2]));
-#line 519 "templates/host/dots.h"
+#line 582 "templates/host/dots.h"
             } while (at < end16);
-#line 521 "templates/host/dots.h"
+#line 584 "templates/host/dots.h"
             store(sums + 0 * stride + lane, total_0);
-#line 521 "templates/host/dots.h"
+#line 584 "templates/host/dots.h"
             store(sums + 1 * stride + lane, total_1);
-#line 521 "templates/host/dots.h"
+#line 584 "templates/host/dots.h"
             store(sums + 2 * stride + lane, total_2);
-#line 523 "templates/host/dots.h"
+#line 586 "templates/host/dots.h"
         }
-#line 525 "templates/host/dots.h"
+#line 588 "templates/host/dots.h"
     }
 }
 
@@ -1739,7 +1739,7 @@ INLINE int v_fold_is_due(int lane16)
 #line 18 "templates/host/program.c"
 #line 1 "templates/host/dots.h"
 // dots.h -- sums of the values' codes times 16-bit weights, as integers.
-#line 9 "templates/host/dots.h"
+#line 19 "templates/host/dots.h"
 //
 // A weight w, a query's or a softmax's, times the scale of its word where lanes share one, becomes
 // a 16-bit number W in units of the greatest: w scale = unit W, |W| <= 32767.  Then
@@ -1754,9 +1754,9 @@ INLINE int v_fold_is_due(int lane16)
 // Bound: a W is off by at most 3/2, since plain weight, ratio and product are rounded, a sum over
 // n words by unit 3/2 n 2^(bits - 1), and by about unit sqrt(n) 2^bits / 7 where errors are
 // independent.
-#line 28 "templates/host/dots.h"
+#line 38 "templates/host/dots.h"
 // Each unit is at most 1/4096 of the greatest weight times scale of the strip.
-#line 30 "templates/host/dots.h"
+#line 40 "templates/host/dots.h"
 //
 // A cell of 256 codes: 1 loads, 8 times 1 to 3 instructions
 // that unpack, and 8 multiply-adds for each head.
@@ -1767,21 +1767,22 @@ enum { v_words = 64 };                  // room for them, a multiple of a vector
 typedef struct v_list {
     LINE int32_t pairs[num_heads][v_words / 2];    // W of words 2 i and 2 i + 1
     LINE float   unit[num_heads];
-#line 46 "templates/host/dots.h"
+#line 56 "templates/host/dots.h"
 } v_list;
 
 typedef struct v_dots {
-#line 54 "templates/host/dots.h"
+#line 64 "templates/host/dots.h"
     v_list main;
-#line 61 "templates/host/dots.h"
+#line 71 "templates/host/dots.h"
     float plain_unit[num_heads];
+#line 84 "templates/host/dots.h"
     LINE int32_t plain[num_heads][v_words / 2];    // W without this group's scales
-#line 75 "templates/host/dots.h"
+#line 92 "templates/host/dots.h"
     LINE float rest[num_heads][2][lanes];
-#line 78 "templates/host/dots.h"
+#line 95 "templates/host/dots.h"
 } v_dots;
 
-#line 156 "templates/host/dots.h"
+#line 173 "templates/host/dots.h"
 // Loads scale and offset + middle scale of the words first_word ... in the group of lane16.
 INLINE void v_load_grids(const unsigned char* page, int lane16, int first_word, float* scale,
                          float* offset)
@@ -1795,7 +1796,7 @@ INLINE void v_load_grids(const unsigned char* page, int lane16, int first_word, 
     for (int i = 64; i < v_words; ++i) scale[i] = offset[i] = 0.0f;
 }
 
-#line 320 "templates/host/dots.h"
+#line 383 "templates/host/dots.h"
 // Before the first strip.
 INLINE void v_start_dots(v_dots* to)
 {
@@ -1890,132 +1891,132 @@ static NOINLINE void v_fold_dots(const unsigned char* page, int lane16, int firs
         store(rest_at, mul_add(wholes, repeat(to->main.unit[head] * -1.5f), rest + more));
     }
 }
-#line 416 "templates/host/dots.h"
+#line 479 "templates/host/dots.h"
 
-#line 446 "templates/host/dots.h"
+#line 509 "templates/host/dots.h"
 
 // The cells [word16, end16) of lane16, times W that begin with cell first_cell: their sums
-#line 451 "templates/host/dots.h"
+#line 514 "templates/host/dots.h"
 // join sums [num_heads, stride].
-#line 458 "templates/host/dots.h"
+#line 521 "templates/host/dots.h"
 static NOINLINE void v_dot_cells(const unsigned char* page, int lane16, int word16, int end16,
                                  int first_cell, const v_list* w, float* sums,
                                  int stride)
 {
     for (int lane = 0; lane < 16; lane += lanes) {
-#line 464 "templates/host/dots.h"
+#line 527 "templates/host/dots.h"
         {
             int at = word16;
-#line 468 "templates/host/dots.h"
+#line 531 "templates/host/dots.h"
             vf total_0 = load(sums + 0 * stride + lane);
-#line 468 "templates/host/dots.h"
+#line 531 "templates/host/dots.h"
             vf total_1 = load(sums + 1 * stride + lane);
-#line 468 "templates/host/dots.h"
+#line 531 "templates/host/dots.h"
             vf total_2 = load(sums + 2 * stride + lane);
-#line 470 "templates/host/dots.h"
+#line 533 "templates/host/dots.h"
             do {
-#line 486 "templates/host/dots.h"
+#line 549 "templates/host/dots.h"
                 const int stop = end16;
-#line 489 "templates/host/dots.h"
+#line 552 "templates/host/dots.h"
                 vi sum_0_0 = { 0 };
-#line 489 "templates/host/dots.h"
+#line 552 "templates/host/dots.h"
                 vi sum_1_0 = { 0 };
-#line 489 "templates/host/dots.h"
+#line 552 "templates/host/dots.h"
                 vi sum_2_0 = { 0 };
-#line 491 "templates/host/dots.h"
+#line 554 "templates/host/dots.h"
                 for (; at < stop; ++at) {
                     const unsigned char* cell = v_cell(page, lane16, at);
                     const int32_t* pairs = w->pairs[0] + (at - first_cell) * 8;
-#line 495 "templates/host/dots.h"
+#line 558 "templates/host/dots.h"
                     const vp word_0_0 = (vp)load_u32(cell + 0 + lane * 4);
-#line 497 "templates/host/dots.h"
+#line 560 "templates/host/dots.h"
                     vp x;
-#line 499 "templates/host/dots.h"
+#line 562 "templates/host/dots.h"
                     x = (word_0_0 & 3);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 0, x, sum_0_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 32, x, sum_1_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 64, x, sum_2_0);
-#line 499 "templates/host/dots.h"
+#line 562 "templates/host/dots.h"
                     x = (word_0_0 >> 2 & 3);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 1, x, sum_0_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 33, x, sum_1_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 65, x, sum_2_0);
-#line 499 "templates/host/dots.h"
+#line 562 "templates/host/dots.h"
                     x = (word_0_0 >> 4 & 3);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 2, x, sum_0_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 34, x, sum_1_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 66, x, sum_2_0);
-#line 499 "templates/host/dots.h"
+#line 562 "templates/host/dots.h"
                     x = (word_0_0 >> 6 & 3);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 3, x, sum_0_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 35, x, sum_1_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 67, x, sum_2_0);
-#line 499 "templates/host/dots.h"
+#line 562 "templates/host/dots.h"
                     x = (word_0_0 >> 8 & 3);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 4, x, sum_0_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 36, x, sum_1_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 68, x, sum_2_0);
-#line 499 "templates/host/dots.h"
+#line 562 "templates/host/dots.h"
                     x = (word_0_0 >> 10 & 3);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 5, x, sum_0_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 37, x, sum_1_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 69, x, sum_2_0);
-#line 499 "templates/host/dots.h"
+#line 562 "templates/host/dots.h"
                     x = (word_0_0 >> 12 & 3);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 6, x, sum_0_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 38, x, sum_1_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 70, x, sum_2_0);
-#line 499 "templates/host/dots.h"
+#line 562 "templates/host/dots.h"
                     x = word_0_0 >> 14;
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 7, x, sum_0_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_1_0 = dot_at(pairs + 39, x, sum_1_0);
-#line 502 "templates/host/dots.h"
+#line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 71, x, sum_2_0);
-#line 505 "templates/host/dots.h"
+#line 568 "templates/host/dots.h"
                 }
-#line 512 "templates/host/dots.h"
+#line 575 "templates/host/dots.h"
                 total_0 = mul_add(__builtin_convertvector(sum_0_0, vf),
                                     repeat(w->unit[0]), total_0);
-#line 512 "templates/host/dots.h"
+#line 575 "templates/host/dots.h"
                 total_1 = mul_add(__builtin_convertvector(sum_1_0, vf),
                                     repeat(w->unit[1]), total_1);
-#line 512 "templates/host/dots.h"
+#line 575 "templates/host/dots.h"
                 total_2 = mul_add(__builtin_convertvector(sum_2_0, vf),
                                     repeat(w->unit[2]), total_2);
-#line 519 "templates/host/dots.h"
+#line 582 "templates/host/dots.h"
             } while (at < end16);
-#line 521 "templates/host/dots.h"
+#line 584 "templates/host/dots.h"
             store(sums + 0 * stride + lane, total_0);
-#line 521 "templates/host/dots.h"
+#line 584 "templates/host/dots.h"
             store(sums + 1 * stride + lane, total_1);
-#line 521 "templates/host/dots.h"
+#line 584 "templates/host/dots.h"
             store(sums + 2 * stride + lane, total_2);
-#line 523 "templates/host/dots.h"
+#line 586 "templates/host/dots.h"
         }
-#line 525 "templates/host/dots.h"
+#line 588 "templates/host/dots.h"
     }
 }
 
