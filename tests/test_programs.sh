@@ -117,6 +117,15 @@ else
     not_ok "bench: its JSON has every field" "$(head -c 300 "$work/bench.json" | tr '\n' ' ')"
 fi
 
+# KVLOOM-BENCH-GPU
+
+refuses "bench-gpu: unknown option" "no-such" kvloom-bench-gpu --no-such
+refuses "bench-gpu: rows no number" "12x" kvloom-bench-gpu --rows 12x
+refuses "bench-gpu: word too many" "surplus" kvloom-bench-gpu surplus
+accepts "bench-gpu: help" "--cache SPEC" kvloom-bench-gpu --help
+refuses "resources: unknown option" "no-such" kvloom-resources --no-such
+refuses "resources: unknown architecture" "77" kvloom-resources --arch 77
+
 # KVLOOM-PACK
 
 pack="kvloom-pack -o $work/pack.h"
