@@ -62,10 +62,29 @@ static void check_model(const tiny* which, const char* spec)
     kvl_context_destroy(reference);
 }
 
+// Skips the test where nothing can make kernels.
+static void need_nvrtc(void)
+{
+    char message[512] = "";
+    kvl_context_desc desc = { .target = KVL_TARGET_CUDA, .num_threads = 1 };
+    kvl_layer_desc layer = { .num_q_heads = 1, .num_kv_heads = 1, .head_dim = 32 };
+    kvl_cache_desc caches = { .num_layers = 1, .layers = &layer };
+    kvl_context* ctx = NULL;
+    kvl_cache* cache = NULL;
+    cr_assert_eq(kvl_context_create(&desc, &ctx), KVL_OK, "%s", kvl_context_message(ctx));
+    if (kvl_cache_create(ctx, &caches, &cache) != KVL_OK)
+        snprintf(message, sizeof message, "%s", kvl_context_message(ctx));
+    kvl_cache_free(cache);
+    kvl_context_destroy(ctx);
+    if (strncmp(message, "no NVRTC", 8) == 0) cr_skip_test("no NVRTC");
+    cr_assert(message[0] == '\0', "%s", message);
+}
+
 // Broken by a row that is copied to the wrong place, or a call that is out of order.
 Test(cuda_model, sixteen_tokens_of_two_layers)
 {
     if (sim_is_wanted()) sim_load("sm_99");
+    need_nvrtc();
     check_model(&models[0], "kivi:k4,v4,g16,sink=2,recent=4");
     check_model(&models[2], "f16");
 }

@@ -29,7 +29,8 @@ enum { TEST_MAX_TARGETS = 9 };
 // the reference, then a device.  Returns how many.
 int test_targets(test_target targets[TEST_MAX_TARGETS]);
 
-// A device: the stand-in of tests/ptxsim, or with KVLOOM_TEST_GPU=1 the machine's own.
+// A device: the stand-in of tests/ptxsim, or with KVLOOM_TEST_GPU=1 the machine's own.  Skips the
+// test where there is no NVRTC.
 test_target test_cuda_target(void);
 
 // The same, then each level again with kvl_context_desc.exact: their names end in " exact".
