@@ -442,11 +442,14 @@ Test(codecs, targets_hold_the_same_bits)
     test_target targets[TEST_MAX_TARGETS];
     const int n = test_targets(targets);
     static const char* const specs[] = { "kivi:b3,sink=0,recent=0",
-                                         "rtn:b4,meta=f16,sink=0,recent=0", "q8_0", "q4_0" };
+                                         "rtn:b4,meta=f16,sink=0,recent=0", "q8_0", "q4_0",
+                                         "flagrot-kivi:k3,sink=0,recent=0",
+                                         "flagrot-auto:k2,k.meta=f16,sink=0,recent=0",
+                                         "flagrot-kivi:k4,k.choose=fixed,sink=0,recent=0" };
     float rows[GROUP * GROUP];
     for (int i = 0; i < GROUP * GROUP; ++i)
         rows[i] = pattern(i / GROUP % NUM_PATTERNS, i % GROUP) + (i % 3 ? 0.0f : 0.37f);
-    for (int s = 0; s < 4; ++s) {
+    for (int s = 0; s < 7; ++s) {
         const kvl_layer_desc layer = test_layer(specs[s], 1, 1, GROUP, GROUP);
         test_state first;
         for (int i = 0; i < (s < 2 || n < 2 ? n : 2); ++i) {
@@ -523,13 +526,15 @@ Test(codecs, bf16_rows_of_any_size_stay_finite)
         "kivi:b2,levels=midpoint,fit=rms,meta=f16,rows=bf16,sink=0,recent=0",
         "rtn:b4,levels=midpoint,fit=rms,rows=bf16,transform=hadamard,sink=0,recent=0",
         "kivi:b1,fit=search,rows=bf16,sink=0,recent=0",
-        "rtn:b3,fit=search,meta=f16,rows=bf16,transform=hadamard,sink=0,recent=0" };
+        "rtn:b3,fit=search,meta=f16,rows=bf16,transform=hadamard,sink=0,recent=0",
+        "flagrot-auto:k2,v3,rows=bf16,sink=0,recent=0",
+        "flagrot-kivi:k4,v2,k.meta=f16,k.score=reconstruction,rows=bf16,sink=0,recent=0" };
     static const float sizes[] = { 3e38f, 1e20f, 7e4f, 1e-20f, 1e-38f, 1e-39f, 1e-40f };
     test_target targets[TEST_MAX_TARGETS];
     const int n = test_targets(targets);
     float rows[GROUP * GROUP], k[GROUP * GROUP], v[GROUP * GROUP];
     for (int target = 0; target < (n > 1 ? 2 : 1); ++target)
-        for (int s = 0; s < 14; s += target ? 2 : 1) {
+        for (int s = 0; s < 16; s += target ? 2 : 1) {
             const kvl_layer_desc layer = test_layer(specs[s], 1, 1, GROUP, GROUP);
             test_cache c = test_open(&targets[target], &layer);
             for (int size = 0; size < 7; ++size) {
