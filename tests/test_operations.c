@@ -649,7 +649,7 @@ Test(operations, merge_joins_parts_and_empty_parts_are_neutral)
     test_attend(&c, whole, in.q, 1, NULL, o[0], lse[0]);
     test_attend(&c, left, in.q, 1, NULL, o[1], lse[1]);
     test_attend(&c, right, in.q, 1, NULL, o[2], lse[2]);
-    kvl_merge_desc d = { Q_HEADS, DIM, o[1], lse[1], o[2], lse[2], got, got_lse, NULL, 0, 0 };
+    kvl_merge_desc d = { Q_HEADS, DIM, o[1], lse[1], o[2], lse[2], got, got_lse, NULL, 0, NULL, 0 };
     test_ok(c.ctx, kvl_merge(c.ctx, &d), "kvl_merge");
     for (int i = 0; i < Q_HEADS * DIM; ++i)
         cr_assert(fabsf(got[i] - o[0][i]) < 1e-4f, "o[%d] = %g, expected %g", i, (double)got[i],
@@ -659,16 +659,16 @@ Test(operations, merge_joins_parts_and_empty_parts_are_neutral)
     for (int i = 0; i < Q_HEADS * DIM; ++i) nothing[i] = NAN;
     for (int h = 0; h < Q_HEADS; ++h) none[h] = -INFINITY;
     const kvl_merge_desc empty_b = { Q_HEADS, DIM, o[1], lse[1], nothing, none, got, got_lse,
-                                     NULL, 0, 0 };
+                                     NULL, 0, NULL, 0 };
     test_ok(c.ctx, kvl_merge(c.ctx, &empty_b), "an empty second part");
     cr_assert(memcmp(got, o[1], sizeof got) == 0 && memcmp(got_lse, lse[1], sizeof none) == 0);
     const kvl_merge_desc empty_a = { Q_HEADS, DIM, nothing, none, o[2], lse[2], o[2], lse[2],
-                                     NULL, 0, 0 };
+                                     NULL, 0, NULL, 0 };
     memcpy(got, o[2], sizeof got);
     test_ok(c.ctx, kvl_merge(c.ctx, &empty_a), "an empty first part, in place");
     cr_assert(memcmp(got, o[2], sizeof got) == 0);
     const kvl_merge_desc both = { Q_HEADS, DIM, nothing, none, nothing, none, got, got_lse,
-                                     NULL, 0, 0 };
+                                     NULL, 0, NULL, 0 };
     test_ok(c.ctx, kvl_merge(c.ctx, &both), "two empty parts");
     for (int i = 0; i < Q_HEADS * DIM; ++i) cr_assert(got[i] == 0);
     for (int h = 0; h < Q_HEADS; ++h) cr_assert(got_lse[h] == -INFINITY);
