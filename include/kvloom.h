@@ -699,6 +699,17 @@ typedef struct kvl_loaded_seq {
 KVL_API kvl_status kvl_load(kvl_cache* cache, const kvl_load_desc* desc, kvl_loaded_seq** out,
                             int* num_seqs);
 
+// As kvl_save, and then frees the rows: pages that no other sequence has, windows and tables.  The
+// handles stay; until kvl_reload they can only be freed.
+// - seqs: all different.  errors: as kvl_save; nothing has changed then.
+KVL_API kvl_status kvl_offload(kvl_cache* cache, const kvl_save_desc* desc);
+
+// Brings back the rows of sequences, bit for bit, from what kvl_offload wrote: all of that call's,
+// in its order.  Pages that only they shared are shared again; keep_len's rows return as well.
+// - errors: as kvl_load, KVL_BAD_ARGUMENT (another file, another order); nothing has changed then.
+KVL_API kvl_status kvl_reload(kvl_cache* cache, const kvl_load_desc* desc, const kvl_seq* seqs,
+                              int num_seqs);
+
 // Frees the arrays of a load, not its sequences.  NULL is allowed.
 KVL_API void kvl_loaded_free(kvl_context* ctx, kvl_loaded_seq* seqs, int num_seqs);
 

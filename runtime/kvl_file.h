@@ -46,6 +46,7 @@ typedef struct kvl__stream {
     XXH3_state_t   hash;
     uint64_t       left;           // bytes of the section that are still to come
     uint64_t       at;             // bytes so far, for messages
+    uint64_t       total;          // checksum of the sections so far
     uint32_t       tag, index;
 } kvl__stream;
 
@@ -121,7 +122,9 @@ KVL__FN kvl_status kvl__section_write_end(kvl__stream* s)
 {
     unsigned char sum[8];
     KVL_ASSERT(s->left == 0);
-    kvl__put_u64(sum, XXH3_64bits_digest(&s->hash));
+    const uint64_t digest = XXH3_64bits_digest(&s->hash);
+    kvl__put_u64(sum, digest);
+    s->total = s->total * 0x9e3779b97f4a7c15u + digest;
     s->left = sizeof sum;
     return kvl__stream_write(s, sum, sizeof sum);
 }
@@ -151,6 +154,7 @@ KVL__FN kvl_status kvl__section_read_end(kvl__stream* s)
     KVL__REQUIRE(s->ctx, kvl__get_u64(sum) == XXH3_64bits_digest(&s->hash), KVL_FILE,
                  "the file is damaged: the checksum of section %.4s %u does not hold",
                  (const char*)&s->tag, s->index);
+    s->total = s->total * 0x9e3779b97f4a7c15u + kvl__get_u64(sum);
     return KVL_OK;
 }
 
@@ -550,12 +554,10 @@ KVL__FN kvl_status kvl__check_save(const kvl_cache* cache, const kvl_save_desc* 
     return KVL_OK;
 }
 
-KVL__PUBLIC kvl_status kvl_save(kvl_cache* cache, const kvl_save_desc* d)
+// total: the checksum of the whole.
+KVL__FN kvl_status kvl__save_run(kvl_cache* cache, const kvl_save_desc* d, uint64_t* total)
 {
     kvl__save job;
-    KVL__TRY(kvl__check_cache(cache));
-    KVL__TRY(kvl__check_on_host(cache, "kvl_save"));
-    KVL__TRY(kvl__check_save(cache, d));
     kvl_context* ctx = cache->ctx;
     memset(&job, 0, sizeof job);
     job.cache = cache;
@@ -576,7 +578,49 @@ KVL__PUBLIC kvl_status kvl_save(kvl_cache* cache, const kvl_save_desc* d)
     if (status == KVL_OK) status = d->path ? kvl__save_path(&job, d->path) : kvl__save_all(&job);
     kvl__free(ctx, job.seqs, seq_bytes);
     kvl__free(ctx, job.linear, (size_t)job.linear_bytes);
+    *total = job.s.total;
     return status;
+}
+
+KVL__PUBLIC kvl_status kvl_save(kvl_cache* cache, const kvl_save_desc* d)
+{
+    uint64_t total;
+    KVL__TRY(kvl__check_cache(cache));
+    KVL__TRY(kvl__check_on_host(cache, "kvl_save"));
+    KVL__TRY(kvl__check_save(cache, d));
+    return kvl__save_run(cache, d, &total);
+}
+
+// What tells the sequence at a place of a stream from any other; not 0.
+KVL__FN uint64_t kvl__away_mark(uint64_t total, int index)
+{
+    const uint64_t mark = (total ^ (uint64_t)index) * 0x9e3779b97f4a7c15u;
+    return mark ? mark : 1;
+}
+
+KVL__PUBLIC kvl_status kvl_offload(kvl_cache* cache, const kvl_save_desc* d)
+{
+    uint64_t total;
+    KVL__TRY(kvl__check_cache(cache));
+    KVL__TRY(kvl__check_on_host(cache, "kvl_offload"));
+    KVL__TRY(kvl__check_save(cache, d));
+    for (int i = 0; i < d->num_seqs; ++i)
+        for (int j = 0; j < i; ++j)
+            KVL__REQUIRE(cache->ctx, d->seqs[i].seq != d->seqs[j].seq, KVL_BAD_ARGUMENT,
+                         "seqs[%d] = %#llx: seqs[%d] is the same", i,
+                         (unsigned long long)d->seqs[i].seq, j);
+    KVL__TRY(kvl__save_run(cache, d, &total));
+    for (int i = 0; i < d->num_seqs; ++i) {
+        kvl__seq* seq = kvl__seq_find(cache, d->seqs[i].seq);
+        for (int k = 0; k < cache->num_layers; ++k) {
+            const kvl__layer* l = &cache->layers[k];
+            kvl__table_leave(cache, l, seq->layers[k].table);
+            kvl__window_free(cache, l, &seq->layers[k]);
+            memset(&seq->layers[k], 0, sizeof seq->layers[k]);
+        }
+        seq->away = kvl__away_mark(total, i);
+    }
+    return KVL_OK;
 }
 
 // LOAD
@@ -587,6 +631,8 @@ typedef struct kvl__file_load {
     int             num_seqs;
     kvl__seq**      seqs;          // [num_seqs], of no handle yet
     kvl_loaded_seq* out;           // [num_seqs]
+    const kvl_seq*  into;          // [num_into] handles that wait for their rows; NULL: make some
+    int             num_into;
     unsigned char*  linear;
     uint64_t        linear_bytes;
     unsigned char** pages;         // of the layer at hand, by number from 1
@@ -875,6 +921,27 @@ KVL__FN kvl_status kvl__load_enter(kvl__file_load* job)
     return KVL_OK;
 }
 
+// Sequences take the places of those that wait for them, or none does.
+KVL__FN kvl_status kvl__load_return(kvl__file_load* job)
+{
+    kvl_cache* cache = job->cache;
+    KVL__REQUIRE(cache->ctx, job->num_seqs == job->num_into, KVL_BAD_ARGUMENT,
+                 "num_seqs = %d: %d are in the file", job->num_into, job->num_seqs);
+    for (int i = 0; i < job->num_seqs; ++i)
+        KVL__REQUIRE(cache->ctx, kvl__seq_find(cache, job->into[i])->away ==
+                     kvl__away_mark(job->s.total, i), KVL_BAD_ARGUMENT,
+                     "seqs[%d] = %#llx: was offloaded to another file, or at another place of it",
+                     i, (unsigned long long)job->into[i]);
+    for (int i = 0; i < job->num_seqs; ++i) {
+        kvl__seq** slot = &cache->slots[(job->into[i] & 0xffffffffu) - 1];
+        job->seqs[i]->generation = (*slot)->generation;
+        kvl__seq_release(cache, *slot);
+        *slot = job->seqs[i];
+        job->seqs[i] = NULL;
+    }
+    return KVL_OK;
+}
+
 KVL__FN void kvl__load_end(kvl__file_load* job)
 {
     kvl_context* ctx = job->cache->ctx;
@@ -1080,7 +1147,7 @@ KVL__FN kvl_status kvl__load_into(kvl__file_load* job, kvl_cache* cache, const k
     if (same) {
         KVL__TRY(kvl__load_begin(job, num_seqs));
         KVL__TRY(kvl__load_seqs(job));
-        return kvl__load_enter(job);
+        return job->into ? kvl__load_return(job) : kvl__load_enter(job);
     }
     KVL__TRY(kvl__load_twin(cache, layers, d, &twin));
     job->cache = twin;
@@ -1123,16 +1190,13 @@ KVL__FN kvl_status kvl__open_file(kvl_context* ctx, const char* path, FILE** fil
     return KVL_OK;
 }
 
-KVL__PUBLIC kvl_status kvl_load(kvl_cache* cache, const kvl_load_desc* d, kvl_loaded_seq** out,
-                                int* num_seqs)
+// into: see kvl__file_load; out then stays NULL.
+KVL__FN kvl_status kvl__load_run(kvl_cache* cache, const kvl_load_desc* d, kvl__file_load* like,
+                                 kvl_loaded_seq** out, int* num_seqs)
 {
     kvl__file_load job;
     FILE* file = NULL;
-    KVL__TRY(kvl__check_cache(cache));
-    KVL__TRY(kvl__check_on_host(cache, "kvl_load"));
     kvl_context* ctx = cache->ctx;
-    KVL__REQUIRE(ctx, d && out && num_seqs, KVL_BAD_ARGUMENT,
-                 "kvl_load_desc, out, num_seqs: must be given");
     *out = NULL;
     *num_seqs = 0;
     KVL__REQUIRE(ctx, d->end == 0, KVL_BAD_ARGUMENT,
@@ -1144,6 +1208,8 @@ KVL__PUBLIC kvl_status kvl_load(kvl_cache* cache, const kvl_load_desc* d, kvl_lo
     job.s.ctx = ctx;
     job.s.read = d->read;
     job.s.user = d->user;
+    job.into = like->into;
+    job.num_into = like->num_into;
     if (d->path) {
         KVL__TRY(kvl__open_file(ctx, d->path, &file));
         job.s.read = kvl__file_read;
@@ -1151,13 +1217,49 @@ KVL__PUBLIC kvl_status kvl_load(kvl_cache* cache, const kvl_load_desc* d, kvl_lo
     }
     const kvl_status status = kvl__load_stream(&job, cache, d);
     if (file) fclose(file);
-    if (status == KVL_OK) {
+    if (status == KVL_OK && !job.into) {
         *out = job.out;
         *num_seqs = job.num_seqs;
         job.out = NULL;
     }
     kvl__load_end(&job);
     return status;
+}
+
+KVL__PUBLIC kvl_status kvl_load(kvl_cache* cache, const kvl_load_desc* d, kvl_loaded_seq** out,
+                                int* num_seqs)
+{
+    kvl__file_load plain;
+    KVL__TRY(kvl__check_cache(cache));
+    KVL__TRY(kvl__check_on_host(cache, "kvl_load"));
+    KVL__REQUIRE(cache->ctx, d && out && num_seqs, KVL_BAD_ARGUMENT,
+                 "kvl_load_desc, out, num_seqs: must be given");
+    plain.into = NULL;
+    plain.num_into = 0;
+    return kvl__load_run(cache, d, &plain, out, num_seqs);
+}
+
+KVL__PUBLIC kvl_status kvl_reload(kvl_cache* cache, const kvl_load_desc* d, const kvl_seq* seqs,
+                                  int num_seqs)
+{
+    kvl__file_load waiting;
+    kvl_loaded_seq* none;
+    int num;
+    KVL__TRY(kvl__check_cache(cache));
+    KVL__TRY(kvl__check_on_host(cache, "kvl_reload"));
+    KVL__REQUIRE(cache->ctx, d && seqs && num_seqs >= 1, KVL_BAD_ARGUMENT,
+                 "kvl_load_desc, seqs, num_seqs: must be given");
+    KVL__REQUIRE(cache->ctx, d->recode == 0, KVL_BAD_ARGUMENT,
+                 "recode = %d: must be 0: rows return as they were", d->recode);
+    for (int i = 0; i < num_seqs; ++i) {
+        const kvl__seq* seq = kvl__seq_find(cache, seqs[i]);
+        KVL__REQUIRE(cache->ctx, seq && seq->away, KVL_BAD_ARGUMENT,
+                     "seqs[%d] = %#llx: no sequence of this cache that is offloaded", i,
+                     (unsigned long long)seqs[i]);
+    }
+    waiting.into = seqs;
+    waiting.num_into = num_seqs;
+    return kvl__load_run(cache, d, &waiting, &none, &num);
 }
 
 KVL__PUBLIC void kvl_loaded_free(kvl_context* ctx, kvl_loaded_seq* seqs, int num_seqs)

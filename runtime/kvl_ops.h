@@ -345,6 +345,9 @@ KVL__FN kvl_status kvl__need_seq(const kvl_cache* cache, kvl_seq handle, kvl__se
     KVL__REQUIRE(cache->ctx, *out, KVL_BAD_ARGUMENT,
                  "seq = %#llx: no sequence of this cache, or one that was freed",
                  (unsigned long long)handle);
+    KVL__REQUIRE(cache->ctx, !(*out)->away, KVL_BAD_ARGUMENT,
+                 "seq = %#llx: its rows are offloaded: kvl_reload brings them back",
+                 (unsigned long long)handle);
     return KVL_OK;
 }
 
@@ -363,7 +366,8 @@ KVL__PUBLIC kvl_status kvl_seq_free(kvl_cache* cache, kvl_seq handle)
 {
     kvl__seq* seq;
     KVL__TRY(kvl__check_cache(cache));
-    KVL__TRY(kvl__need_seq(cache, handle, &seq));
+    seq = kvl__seq_find(cache, handle);
+    if (!seq) return kvl__need_seq(cache, handle, &seq);
     cache->slots[(handle & 0xffffffffu) - 1] = NULL;
     --cache->num_seqs;
     kvl__seq_release(cache, seq);
@@ -683,6 +687,26 @@ KVL__FN void kvl__append_change(const kvl__append_job* job, kvl__append_seq* a, 
     else a->change.gone = kvl__max_i64(a->change.gone, released);
 }
 
+// How many pages a batch lacks, before the reason: reserve has failed, nothing is dropped yet.
+KVL__FN void kvl__say_missing(const kvl__append_job* job)
+{
+    int64_t needed = 0, there = 0;
+    char why[KVL__MESSAGE_BYTES];
+    for (int i = 0; i < job->num_seqs; ++i) {
+        const kvl__append_seq* a = &job->seqs[i];
+        const kvl__repaging r = kvl__repage(job->l, a->s, &a->change);
+        if (r.none) continue;
+        needed += r.end - r.kept_end;
+        there += a->s->num_reserved;
+    }
+    if (there >= needed) return;
+    memcpy(why, job->cache->ctx->message, sizeof why);
+    why[sizeof why - 1] = 0;
+    kvl__fail(job->cache->ctx, KVL_NO_MEMORY, "layer %d: %lld of %lld pages are missing: %.800s",
+              (int)(job->l - job->cache->layers), (long long)(needed - there), (long long)needed,
+              why);
+}
+
 KVL__FN kvl_status kvl__append_reserve(kvl__append_job* job, int stepwise)
 {
     int failed = 0;
@@ -690,6 +714,7 @@ KVL__FN kvl_status kvl__append_reserve(kvl__append_job* job, int stepwise)
         kvl__append_change(job, &job->seqs[i], stepwise);
     for (int i = 0; i < job->num_seqs && !failed; ++i)
         failed = !kvl__pages_reserve(job->cache, job->l, job->seqs[i].s, &job->seqs[i].change);
+    if (failed) kvl__say_missing(job);
     for (int i = 0; i < job->num_seqs; ++i) {
         kvl__append_seq* a = &job->seqs[i];
         if (failed) kvl__pages_drop(job->cache, job->l, a->s, &a->change);

@@ -98,6 +98,7 @@ typedef struct kvl__seq_layer {
 
 typedef struct kvl__seq {
     uint32_t        generation;    // high half of its handle
+    uint64_t        away;          // what kvl_reload compares; 0: the rows are here
     kvl__seq_layer* layers;        // [num_layers], behind this struct
     uint64_t        records;       // of the layers, on a device
 } kvl__seq;

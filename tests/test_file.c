@@ -478,6 +478,75 @@ Test(file, a_failed_save_keeps_the_old_file)
     input_free(&in);
 }
 
+// Rows go to the caller and back while another sequence lives on; the count of bytes is that of the
+// allocator at each step; a stream of other rows is refused.
+Test(file, offloaded_rows_come_back)
+{
+    test_target targets[TEST_MAX_TARGETS];
+    const int num_targets = test_targets(targets);
+    input in = input_create(23);
+    for (int t = 0; t < num_targets; ++t) {
+        test_memory memory;
+        test_memory_init(&memory);
+        const kvl_allocator allocator = test_memory_allocator(&memory);
+        test_cache c = open_cache(&targets[t], "kivi:k3,v2,g32,sink=4,recent=32", 32, &allocator);
+        kvl_seq seqs[2] = { test_seq(&c), 0 }, other = test_seq(&c);
+        kvl_stats before, away, after;
+        test_append(&c, seqs[0], in.k, in.v, 0, 200);
+        test_ok(c.ctx, kvl_seq_fork(c.cache, seqs[0], &seqs[1]), "fork");
+        test_append(&c, seqs[1], in.k, in.v, 200, 30);
+        test_append(&c, other, in.k, in.v, 0, 100);
+        const test_state one = test_snapshot(&c, seqs[0]), two = test_snapshot(&c, seqs[1]);
+        test_ok(c.ctx, kvl_cache_stats(c.cache, &before), "stats");
+        const uint64_t live = memory.live;
+        bytes b = { 0 };
+        const kvl_save_seq list[2] = { { .seq = seqs[0] }, { .seq = seqs[1] } };
+        kvl_save_desc d = { .num_seqs = 2, .seqs = list, .write = put_bytes, .user = &b };
+        b.limit = 1000;
+        cr_assert_eq(kvl_offload(c.cache, &d), KVL_FILE);
+        const test_state same = test_snapshot(&c, seqs[0]);
+        test_same_state(&one, &same, "a stream that stops");
+        b.limit = b.size = 0;
+        test_ok(c.ctx, kvl_offload(c.cache, &d), "offload");
+        test_ok(c.ctx, kvl_cache_stats(c.cache, &away), "stats");
+        cr_assert(away.bytes < before.bytes && away.num_seqs == 3 && away.num_rows == 100);
+        cr_assert_eq(before.bytes - away.bytes, live - memory.live);
+        kvl_seq_rows rows;
+        cr_assert_eq(kvl_seq_get_rows(c.cache, 0, seqs[0], &rows), KVL_BAD_ARGUMENT);
+        cr_assert(strstr(kvl_context_message(c.ctx), "offloaded"));
+        cr_assert_eq(kvl_offload(c.cache, &d), KVL_BAD_ARGUMENT);
+        test_append(&c, other, in.k, in.v, 100, 100);
+        test_ok(c.ctx, kvl_truncate(c.cache, other, 100), "truncate");
+        const kvl_load_desc from = { .read = take_bytes, .user = &b };
+        const kvl_seq swapped[2] = { seqs[1], seqs[0] };
+        cr_assert_eq(kvl_reload(c.cache, &from, swapped, 2), KVL_BAD_ARGUMENT);
+        cr_assert(strstr(kvl_context_message(c.ctx), "another file"));
+        b.at = 0;
+        cr_assert_eq(kvl_reload(c.cache, &from, seqs, 1), KVL_BAD_ARGUMENT);
+        cr_assert_eq(kvl_reload(c.cache, &from, &other, 1), KVL_BAD_ARGUMENT);
+        b.data[b.size / 2] ^= 1;
+        b.at = 0;
+        cr_assert_eq(kvl_reload(c.cache, &from, seqs, 2), KVL_FILE);
+        b.data[b.size / 2] ^= 1;
+        b.at = 0;
+        test_ok(c.ctx, kvl_reload(c.cache, &from, seqs, 2), "reload");
+        const test_state x = test_snapshot(&c, seqs[0]), y = test_snapshot(&c, seqs[1]);
+        test_same_state(&one, &x, "the first one");
+        test_same_state(&two, &y, "its fork");
+        test_ok(c.ctx, kvl_seq_free(c.cache, other), "free");
+        test_ok(c.ctx, kvl_cache_stats(c.cache, &after), "stats");
+        cr_assert_eq(after.saved_bytes, before.saved_bytes, "the two share pages again");
+        test_append(&c, seqs[1], in.k, in.v, 230, 30);
+        b.size = 0;
+        test_ok(c.ctx, kvl_offload(c.cache, &d), "offload");
+        test_ok(c.ctx, kvl_seq_free(c.cache, seqs[0]), "an offloaded one is freed");
+        test_close(&c);
+        cr_assert_eq(memory.live, 0);
+        free(b.data);
+    }
+    input_free(&in);
+}
+
 // Each allocation of a save and of a load fails in turn.
 Test(file, failing_memory)
 {

@@ -435,3 +435,41 @@ Test(prefix, each_failing_allocation, .timeout = 300)
     input_free(&in);
     input_free(&near);
 }
+
+// A budget for three pages a layer: what is needed beyond it is in the message.
+Test(prefix, a_full_pool_says_how_many_pages_are_missing)
+{
+    const test_target target = { "reference", KVL_TARGET_REFERENCE, NULL };
+    const char* spec = "rtn:k4,v4,sink=0,recent=0,chunk=1,page=64";
+    kvl_cache_desc desc = { 0 };
+    input in = input_create(51);
+    world w;
+    int64_t taken;
+    open_world(&w, &target, spec, "f16:page=64", &desc);
+    kvl_seq seq = run_prompt(&w, &in, 3 * 64, &taken);
+    desc.max_bytes = stats_of(&w).bytes;
+    close_world(&w);
+    open_world(&w, &target, spec, "f16:page=64", &desc);
+    test_ok(w.ctx, kvl_seq_create(w.cache, &seq), "create");
+    test_ok(w.ctx, append_to(&w, seq, &in, 0, 64), "append");
+    test_ok(w.ctx, append_to(&w, seq, &in, 64, 192), "append");
+    cr_assert_eq(stats_of(&w).bytes, desc.max_bytes);
+    cr_assert_eq(append_to(&w, seq, &in, 192, 192 + 7 * 64), KVL_NO_MEMORY);
+    cr_assert(strstr(kvl_context_message(w.ctx), "layer 0: 7 of 7 pages are missing: max_bytes"),
+              "%s", kvl_context_message(w.ctx));
+    kvl_seq_rows rows;
+    test_ok(w.ctx, kvl_seq_get_rows(w.cache, 0, seq, &rows), "rows");
+    cr_assert_eq(rows.rows, 192);
+    test_ok(w.ctx, kvl_truncate(w.cache, seq, 0), "truncate");
+    const int32_t num = 640;
+    kvl_append_desc a = { .layer = 1, .num_seqs = 1, .seqs = &seq, .num_rows = &num };
+    a.k.data = in.k;
+    a.v.data = in.v;
+    cr_assert_eq(kvl_append(w.cache, &a), KVL_NO_MEMORY);
+    int missing = 0, needed = 0;
+    cr_assert_eq(sscanf(kvl_context_message(w.ctx), "layer 1: %d of %d pages are missing",
+                        &missing, &needed), 2);
+    cr_assert(needed == 10 && missing >= 6 && missing <= 7, "%d of %d", missing, needed);
+    close_world(&w);
+    input_free(&in);
+}
