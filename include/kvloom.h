@@ -47,7 +47,8 @@
 // Before the include, in the file that defines KVLOOM_IMPLEMENTATION:
 //     KVLOOM_STATIC    every function static: several copies can live in one program
 //     KVLOOM_NO_LUA    no generator: liblua is not needed, generated kernels are not made
-//     KVLOOM_DEBUG     checks kvloom's own invariants as well
+//     KVLOOM_DEBUG     checks kvloom's own invariants as well, and refuses a cache that two threads
+//                      are in at once
 //
 // WORDS
 //

@@ -10,7 +10,7 @@
 
 KVL__PUBLIC kvl_status kvl_cache_stats(const kvl_cache* cache, kvl_stats* out)
 {
-    KVL__TRY(kvl__check_cache(cache));
+    KVL__USE_CACHE(cache);
     KVL__REQUIRE(cache->ctx, out, KVL_BAD_ARGUMENT, "out = NULL: must be given");
     memset(out, 0, sizeof *out);
     out->bytes = cache->bytes;
@@ -117,7 +117,7 @@ KVL__FN void kvl__layer_info_of(const kvl__config* c, int generated, kvl_layer_i
 KVL__PUBLIC kvl_status kvl_cache_layer_info(const kvl_cache* cache, int layer, kvl_layer_info* out)
 {
     const kvl__layer* l;
-    KVL__TRY(kvl__check_cache(cache));
+    KVL__USE_CACHE(cache);
     KVL__REQUIRE(cache->ctx, out, KVL_BAD_ARGUMENT, "out = NULL: must be given");
     KVL__TRY(kvl__need_layer(cache, layer, &l));
     kvl__layer_info_of(&l->config, l->generated, out);
@@ -204,7 +204,7 @@ KVL__PUBLIC kvl_status kvl_describe(const kvl_cache* cache, char* text, size_t s
 {
     static const char* const targets[] = { "auto", "reference", "host", "cuda" };
     kvl__writer w;
-    KVL__TRY(kvl__check_cache(cache));
+    KVL__USE_CACHE(cache);
     KVL__REQUIRE(cache->ctx, text || size == 0, KVL_BAD_ARGUMENT, "text = NULL: must be given");
     w.text = text;
     w.size = size;

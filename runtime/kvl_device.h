@@ -590,7 +590,7 @@ KVL__FN void kvl__device_cache_free(kvl_cache* cache)
 
 KVL__PUBLIC kvl_status kvl_prepare(kvl_cache* cache, const kvl_prepare_desc* d)
 {
-    KVL__TRY(kvl__check_cache(cache));
+    KVL__USE_CACHE(cache);
     kvl_context* ctx = cache->ctx;
     KVL__REQUIRE(ctx, d, KVL_BAD_ARGUMENT, "kvl_prepare_desc = NULL: must be given");
     KVL__REQUIRE(ctx, d->end == 0, KVL_BAD_ARGUMENT,
@@ -622,7 +622,7 @@ KVL__PUBLIC kvl_status kvl_prepare(kvl_cache* cache, const kvl_prepare_desc* d)
 KVL__PUBLIC kvl_status kvl_cache_check(kvl_cache* cache)
 {
     uint32_t faults = 0;
-    KVL__TRY(kvl__check_cache(cache));
+    KVL__USE_CACHE(cache);
     if (!kvl__on_device(cache)) return KVL_OK;
     kvl_context* ctx = cache->ctx;
     kvl__cu_stream stream = cache->device.stream;

@@ -585,7 +585,7 @@ KVL__FN kvl_status kvl__save_run(kvl_cache* cache, const kvl_save_desc* d, uint6
 KVL__PUBLIC kvl_status kvl_save(kvl_cache* cache, const kvl_save_desc* d)
 {
     uint64_t total;
-    KVL__TRY(kvl__check_cache(cache));
+    KVL__USE_CACHE(cache);
     KVL__TRY(kvl__check_on_host(cache, "kvl_save"));
     KVL__TRY(kvl__check_save(cache, d));
     return kvl__save_run(cache, d, &total);
@@ -601,7 +601,7 @@ KVL__FN uint64_t kvl__away_mark(uint64_t total, int index)
 KVL__PUBLIC kvl_status kvl_offload(kvl_cache* cache, const kvl_save_desc* d)
 {
     uint64_t total;
-    KVL__TRY(kvl__check_cache(cache));
+    KVL__USE_CACHE(cache);
     KVL__TRY(kvl__check_on_host(cache, "kvl_offload"));
     KVL__TRY(kvl__check_save(cache, d));
     for (int i = 0; i < d->num_seqs; ++i)
@@ -1037,7 +1037,7 @@ KVL__PUBLIC kvl_status kvl_copy_rows(kvl_cache* to, kvl_seq to_seq, kvl_cache* f
 {
     kvl__copy c;
     kvl__seq *seq, *fork;
-    KVL__TRY(kvl__check_cache(to));
+    KVL__USE_CACHE(to);
     KVL__REQUIRE(to->ctx, from, KVL_BAD_ARGUMENT, "from = NULL: must be given");
     KVL__TRY(kvl__check_on_host(to, "kvl_copy_rows"));
     KVL__REQUIRE(to->ctx, !kvl__on_device(from), KVL_UNSUPPORTED,
@@ -1230,7 +1230,7 @@ KVL__PUBLIC kvl_status kvl_load(kvl_cache* cache, const kvl_load_desc* d, kvl_lo
                                 int* num_seqs)
 {
     kvl__file_load plain;
-    KVL__TRY(kvl__check_cache(cache));
+    KVL__USE_CACHE(cache);
     KVL__TRY(kvl__check_on_host(cache, "kvl_load"));
     KVL__REQUIRE(cache->ctx, d && out && num_seqs, KVL_BAD_ARGUMENT,
                  "kvl_load_desc, out, num_seqs: must be given");
@@ -1245,7 +1245,7 @@ KVL__PUBLIC kvl_status kvl_reload(kvl_cache* cache, const kvl_load_desc* d, cons
     kvl__file_load waiting;
     kvl_loaded_seq* none;
     int num;
-    KVL__TRY(kvl__check_cache(cache));
+    KVL__USE_CACHE(cache);
     KVL__TRY(kvl__check_on_host(cache, "kvl_reload"));
     KVL__REQUIRE(cache->ctx, d && seqs && num_seqs >= 1, KVL_BAD_ARGUMENT,
                  "kvl_load_desc, seqs, num_seqs: must be given");

@@ -293,6 +293,45 @@ KVL__FN kvl_status kvl__check_cache(const kvl_cache* cache)
     return cache ? kvl__check_context(cache->ctx) : KVL_BAD_ARGUMENT;
 }
 
+// Every call on a cache begins with this.  Debug builds also see a second thread in it.
+#ifdef KVLOOM_DEBUG
+typedef struct kvl__use {
+    kvl_cache* cache;              // NULL: nothing to give back
+    kvl_status status;
+} kvl__use;
+
+KVL__FN kvl__use kvl__use_begin(const kvl_cache* cache)
+{
+    kvl__use use;
+    uintptr_t self = (uintptr_t)pthread_self(), found = 0;
+    use.cache = NULL;
+    use.status = kvl__check_cache(cache);
+    if (use.status != KVL_OK) return use;
+    kvl_cache* used = (kvl_cache*)(uintptr_t)cache;
+    if (!__atomic_compare_exchange_n(&used->user, &found, self, 0, __ATOMIC_ACQUIRE,
+                                     __ATOMIC_RELAXED) && found != self) {
+        use.status = kvl__fail(cache->ctx, KVL_BAD_ARGUMENT, "cache: two threads are in calls on "
+                               "it at once; a cache is used by one at a time");
+        return use;
+    }
+    ++used->user_depth;
+    use.cache = used;
+    return use;
+}
+
+KVL__FN void kvl__use_end(kvl__use* use)
+{
+    if (use->cache && --use->cache->user_depth == 0)
+        __atomic_store_n(&use->cache->user, 0, __ATOMIC_RELEASE);
+}
+
+#define KVL__USE_CACHE(cache) \
+    kvl__use kvl__used __attribute__((cleanup(kvl__use_end))) = kvl__use_begin(cache); \
+    KVL__TRY(kvl__used.status)
+#else
+#define KVL__USE_CACHE(cache) KVL__TRY(kvl__check_cache(cache))
+#endif
+
 // Gives a sequence its handle; there is a slot for it.
 KVL__FN kvl_seq kvl__seq_enter(kvl_cache* cache, kvl__seq* seq)
 {
@@ -333,7 +372,7 @@ KVL__FN kvl_status kvl__seq_add(kvl_cache* cache, const kvl__seq* from, kvl_seq*
 
 KVL__PUBLIC kvl_status kvl_seq_create(kvl_cache* cache, kvl_seq* out)
 {
-    KVL__TRY(kvl__check_cache(cache));
+    KVL__USE_CACHE(cache);
     KVL__REQUIRE(cache->ctx, out, KVL_BAD_ARGUMENT, "out = NULL: must be given");
     *out = 0;
     return kvl__seq_add(cache, NULL, out);
@@ -365,7 +404,7 @@ KVL__FN kvl_status kvl__need_layer(const kvl_cache* cache, int layer, const kvl_
 KVL__PUBLIC kvl_status kvl_seq_free(kvl_cache* cache, kvl_seq handle)
 {
     kvl__seq* seq;
-    KVL__TRY(kvl__check_cache(cache));
+    KVL__USE_CACHE(cache);
     seq = kvl__seq_find(cache, handle);
     if (!seq) return kvl__need_seq(cache, handle, &seq);
     cache->slots[(handle & 0xffffffffu) - 1] = NULL;
@@ -379,7 +418,7 @@ KVL__PUBLIC kvl_status kvl_seq_get_rows(const kvl_cache* cache, int layer, kvl_s
 {
     const kvl__layer* l;
     kvl__seq* seq;
-    KVL__TRY(kvl__check_cache(cache));
+    KVL__USE_CACHE(cache);
     KVL__REQUIRE(cache->ctx, out, KVL_BAD_ARGUMENT, "out = NULL: must be given");
     KVL__TRY(kvl__need_layer(cache, layer, &l));
     KVL__TRY(kvl__need_seq(cache, handle, &seq));
@@ -800,7 +839,6 @@ KVL__FN kvl_status kvl__append_checked(kvl__append_job* job, const kvl_append_de
 KVL__FN kvl_status kvl__check_append_desc(const kvl_cache* cache, const kvl_append_desc* d,
                                           const kvl__layer** l)
 {
-    KVL__TRY(kvl__check_cache(cache));
     KVL__REQUIRE(cache->ctx, d, KVL_BAD_ARGUMENT, "kvl_append_desc = NULL: must be given");
     KVL__REQUIRE(cache->ctx, d->end == 0, KVL_BAD_ARGUMENT,
                  "kvl_append_desc.end = %u: must be 0: zero the whole desc first", d->end);
@@ -835,6 +873,7 @@ KVL__PUBLIC kvl_status kvl_append(kvl_cache* cache, const kvl_append_desc* d)
 {
     kvl__append_job job;
     memset(&job, 0, sizeof job);
+    KVL__USE_CACHE(cache);
     KVL__TRY(kvl__check_append_desc(cache, d, &job.l));
     return kvl__append_run(&job, cache, d, kvl__append_checked);
 }
@@ -1127,7 +1166,6 @@ KVL__FN kvl_status kvl__check_attend_seqs(const kvl_cache* cache, const kvl_atte
 KVL__FN kvl_status kvl__check_attend_desc(const kvl_cache* cache, const kvl_attend_desc* d,
                                           const kvl__layer** l)
 {
-    KVL__TRY(kvl__check_cache(cache));
     KVL__REQUIRE(cache->ctx, d, KVL_BAD_ARGUMENT, "kvl_attend_desc = NULL: must be given");
     KVL__REQUIRE(cache->ctx, d->end == 0, KVL_BAD_ARGUMENT,
                  "kvl_attend_desc.end = %u: must be 0: zero the whole desc first", d->end);
@@ -1186,6 +1224,7 @@ KVL__PUBLIC kvl_status kvl_attend(kvl_cache* cache, const kvl_attend_desc* d)
     kvl__attend_job job;
     int64_t num_rows;
     memset(&job, 0, sizeof job);
+    KVL__USE_CACHE(cache);
     KVL__TRY(kvl__check_attend_desc(cache, d, &job.l));
     KVL__TRY(kvl__check_attend_seqs(cache, d, &num_rows));
     if (num_rows == 0) return KVL_OK;
@@ -1260,7 +1299,7 @@ KVL__PUBLIC kvl_status kvl_restore(kvl_cache* cache, int layer, kvl_seq handle, 
     kvl__restore_job jobs[2];
     kvl__seq* seq;
     const kvl_rows* const rows[2] = { k, v };
-    KVL__TRY(kvl__check_cache(cache));
+    KVL__USE_CACHE(cache);
     memset(jobs, 0, sizeof jobs);
     KVL__TRY(kvl__need_layer(cache, layer, &jobs[0].l));
     KVL__TRY(kvl__need_seq(cache, handle, &seq));
@@ -1323,7 +1362,7 @@ KVL__PUBLIC kvl_status kvl_read_codes(kvl_cache* cache, int layer, kvl_seq handl
 {
     kvl__restore_job job;
     kvl__seq* seq;
-    KVL__TRY(kvl__check_cache(cache));
+    KVL__USE_CACHE(cache);
     memset(&job, 0, sizeof job);
     KVL__TRY(kvl__need_layer(cache, layer, &job.l));
     KVL__TRY(kvl__need_seq(cache, handle, &seq));

@@ -15,7 +15,7 @@
 KVL__PUBLIC kvl_status kvl_seq_fork(kvl_cache* cache, kvl_seq handle, kvl_seq* out)
 {
     kvl__seq* seq;
-    KVL__TRY(kvl__check_cache(cache));
+    KVL__USE_CACHE(cache);
     KVL__REQUIRE(cache->ctx, out, KVL_BAD_ARGUMENT, "out = NULL: must be given");
     *out = 0;
     KVL__TRY(kvl__need_seq(cache, handle, &seq));
@@ -66,7 +66,7 @@ KVL__FN kvl__prefix_node* kvl__prompt_find(const kvl__prefix* p, const kvl_promp
 KVL__PUBLIC kvl_status kvl_seq_begin(kvl_cache* cache, const kvl_prompt* prompt, kvl_seq* out,
                                      int64_t* num_rows)
 {
-    KVL__TRY(kvl__check_cache(cache));
+    KVL__USE_CACHE(cache);
     KVL__REQUIRE(cache->ctx, out && num_rows, KVL_BAD_ARGUMENT, "out, num_rows: must be given");
     *out = 0;
     *num_rows = 0;
@@ -112,7 +112,7 @@ KVL__PUBLIC kvl_status kvl_seq_remember(kvl_cache* cache, kvl_seq handle, const 
 {
     kvl__seq* seq;
     int64_t most;
-    KVL__TRY(kvl__check_cache(cache));
+    KVL__USE_CACHE(cache);
     KVL__TRY(kvl__need_seq(cache, handle, &seq));
     KVL__TRY(kvl__check_prompt(cache->ctx, prompt));
     KVL__TRY(kvl__prompt_rows(cache, seq, prompt, &most));
@@ -226,7 +226,7 @@ KVL__PUBLIC kvl_status kvl_truncate_check(const kvl_cache* cache, kvl_seq handle
                                           int64_t num_rows, int* exact)
 {
     kvl__seq* seq;
-    KVL__TRY(kvl__check_cache(cache));
+    KVL__USE_CACHE(cache);
     KVL__REQUIRE(cache->ctx, exact, KVL_BAD_ARGUMENT, "exact = NULL: must be given");
     KVL__TRY(kvl__need_seq(cache, handle, &seq));
     KVL__TRY(kvl__check_cut(cache, seq, num_rows));
@@ -255,7 +255,7 @@ KVL__PUBLIC kvl_status kvl_truncate(kvl_cache* cache, kvl_seq handle, int64_t nu
 {
     kvl__seq* seq;
     kvl_status status = KVL_OK;
-    KVL__TRY(kvl__check_cache(cache));
+    KVL__USE_CACHE(cache);
     KVL__TRY(kvl__need_seq(cache, handle, &seq));
     KVL__TRY(kvl__check_cut(cache, seq, num_rows));
     for (int i = 0; i < cache->num_layers && status == KVL_OK; ++i) {
@@ -292,7 +292,7 @@ KVL__PUBLIC kvl_status kvl_drop_oldest(kvl_cache* cache, kvl_seq handle, int64_t
 {
     kvl__seq* seq;
     int failed = 0;
-    KVL__TRY(kvl__check_cache(cache));
+    KVL__USE_CACHE(cache);
     KVL__TRY(kvl__need_seq(cache, handle, &seq));
     for (int i = 0; i < cache->num_layers; ++i) {
         const kvl__extent* now = &seq->layers[i].now;
@@ -410,6 +410,7 @@ KVL__PUBLIC kvl_status kvl_append_attend(kvl_cache* cache, const kvl_append_desc
 {
     kvl__step_job job;
     memset(&job, 0, sizeof job);
+    KVL__USE_CACHE(cache);
     KVL__TRY(kvl__check_append_desc(cache, append, &job.append.l));
     KVL__TRY(kvl__check_attend_desc(cache, attend, &job.attend.l));
     KVL__TRY(kvl__check_step(cache, append, attend));

@@ -157,6 +157,8 @@ struct kvl_cache {
     int32_t*     done;                  // [KVL__WAVE_ROWS * max_kv_heads] parts that are finished
     unsigned char* thread_scratch;      // [threads, thread_bytes]
     int64_t      part_floats, thread_bytes, q_floats, acc_floats;
+    uintptr_t    user;                  // of KVLOOM_DEBUG: the thread that is in a call; 0: none
+    int          user_depth;
     uint64_t     bytes, peak_bytes, page_bytes, window_bytes;
 };
 

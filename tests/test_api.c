@@ -1241,3 +1241,65 @@ Test(api, every_cell_of_the_option_product_works_or_is_refused, .timeout = 100)
     free(x);
     kvl_context_destroy(ctx);
 }
+
+// A second thread that comes into the cache while a call on it allocates.
+typedef struct intruder {
+    kvl_cache* cache;           // NULL: none comes
+    kvl_status status;
+} intruder;
+
+static void* intrude(void* arg)
+{
+    intruder* in = (intruder*)arg;
+    kvl_stats stats;
+    in->status = kvl_cache_stats(in->cache, &stats);
+    return NULL;
+}
+
+static void* alloc_and_intrude(size_t bytes, void* user)
+{
+    intruder* in = (intruder*)user;
+    if (in->cache) {
+        pthread_t thread;
+        cr_assert(pthread_create(&thread, NULL, intrude, in) == 0);
+        cr_assert(pthread_join(thread, NULL) == 0);
+        in->cache = NULL;
+    }
+    return malloc(bytes);
+}
+
+static void free_plain(void* ptr, size_t bytes, void* user)
+{
+    (void)bytes, (void)user;
+    free(ptr);
+}
+
+// Broken if a debug build lets two threads into one cache, or keeps one out afterwards.
+Test(api, two_threads_in_a_cache_are_seen)
+{
+    intruder in = { NULL, KVL_OK };
+    kvl_context_desc cd = { .target = KVL_TARGET_REFERENCE, .num_threads = 1,
+                            .allocator = { alloc_and_intrude, free_plain, &in } };
+    kvl_layer_desc layer = test_layer("f16", 2, 1, 32, 32);
+    kvl_cache_desc desc = { .num_layers = 1, .layers = &layer };
+    kvl_context* ctx;
+    kvl_cache* cache;
+    kvl_seq seq;
+    cr_assert(kvl_context_create(&cd, &ctx) == KVL_OK);
+    test_ok(ctx, kvl_cache_create(ctx, &desc, &cache), "kvl_cache_create");
+    in.cache = cache;
+    test_ok(ctx, kvl_seq_create(cache, &seq), "the first thread goes on");
+    cr_assert(in.cache == NULL, "nobody came");
+#ifdef KVLOOM_DEBUG
+    cr_assert(in.status == KVL_BAD_ARGUMENT, "%s", kvl_status_text(in.status));
+    cr_assert(strstr(kvl_context_message(ctx), "two threads"), "%s", kvl_context_message(ctx));
+#else
+    cr_assert(in.status == KVL_OK, "%s", kvl_status_text(in.status));
+#endif
+    in.cache = cache;
+    intrude(&in);
+    cr_assert(in.status == KVL_OK, "afterwards: %s", kvl_context_message(ctx));
+    in.cache = NULL;
+    kvl_cache_free(cache);
+    kvl_context_destroy(ctx);
+}
