@@ -5,6 +5,7 @@
 #include "test_support.h"
 
 #include <float.h>
+#include <unistd.h>
 
 #ifndef KVLOOM_TEST_ROOT
 #define KVLOOM_TEST_ROOT "."
@@ -350,7 +351,13 @@ Test(statistics, bad_input_is_refused_by_name)
 
 // CALIBRATIONS
 
-static const char* const scratch = KVLOOM_TEST_SCRATCH "/test_calibration.safetensors";
+// A file of this process: tests run beside each other.
+static char scratch[512];
+
+static void __attribute__((constructor)) name_scratch(void)
+{
+    snprintf(scratch, sizeof scratch, "%s/calibration-%d", KVLOOM_TEST_SCRATCH, (int)getpid());
+}
 static const char* const centred = "rtn:k4,v4,g16,k.shift=mean";
 
 static const kvl_rope rope_pairs = { .dims = 24, .base = 1000.0 };
@@ -784,7 +791,7 @@ static kvl_cache* open_with(const calibrated* c, const kvl_calibration* cal)
 // Breaks when rows in codes are read with other tables than they were encoded with.
 Test(calibration, saved_rows_need_their_own_calibration)
 {
-    const char* path = KVLOOM_TEST_SCRATCH "/test_calibration.rows";
+    const char* path = scratch;
     calibrated c;
     inputs in = make_inputs();
     kvl_calibration* other = NULL;
