@@ -1400,4 +1400,7 @@ KVL__PUBLIC kvl_status kvl_read_codes(kvl_cache* cache, int layer, kvl_seq handl
     return KVL_OK;
 }
 
+// What is declared above for a device.
+#include "kvl_device.h"
+
 #endif

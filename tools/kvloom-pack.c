@@ -81,22 +81,6 @@ static struct {
     kvl_status (*compile)(kvl_context*, const kvl__compile_job*, unsigned char**, size_t*);
 } made = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-// Notes of which configuration a text is.
-static kvl_status note_generate(kvl_context* ctx, const kvl__field* fields, int num_fields,
-                                char** text, size_t* text_bytes)
-{
-    const kvl_status status = made.generate(ctx, fields, num_fields, text, text_bytes);
-    if (status != KVL_OK) return status;
-    pthread_mutex_lock(&made.lock);
-    const int room = made.num_open < KVL__MAX_THREADS;
-    if (room) made.open[made.num_open++] = (asked){ *text, kvl__config_hash(fields, num_fields) };
-    pthread_mutex_unlock(&made.lock);
-    if (room) return KVL_OK;
-    kvl__free(ctx, *text, *text_bytes + 1);
-    *text = NULL;
-    return kvl__fail(ctx, KVL_NO_MEMORY, "too many threads");
-}
-
 // The configuration of a text; it is forgotten, since the text's address will be another's.
 static kvl__hash take_config(const char* text)
 {
@@ -108,6 +92,23 @@ static kvl__hash take_config(const char* text)
         break;
     }
     return config;
+}
+
+// Notes of which configuration a text is.
+static kvl_status note_generate(kvl_context* ctx, const kvl__field* fields, int num_fields,
+                                char** text, size_t* text_bytes)
+{
+    const kvl_status status = made.generate(ctx, fields, num_fields, text, text_bytes);
+    if (status != KVL_OK) return status;
+    pthread_mutex_lock(&made.lock);
+    take_config(*text);                  // of a text that lay here before and was not compiled
+    const int room = made.num_open < KVL__MAX_THREADS;
+    if (room) made.open[made.num_open++] = (asked){ *text, kvl__config_hash(fields, num_fields) };
+    pthread_mutex_unlock(&made.lock);
+    if (room) return KVL_OK;
+    kvl__free(ctx, *text, *text_bytes + 1);
+    *text = NULL;
+    return kvl__fail(ctx, KVL_NO_MEMORY, "too many threads");
 }
 
 static void* copy_bytes(const void* bytes, size_t num)
