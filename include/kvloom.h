@@ -145,9 +145,10 @@
 //     kvl_cache_create(ctx, &kd, &cache);      // copies what it needs
 //     kvl_calibration_free(cal);  kvl_statistics_free(stats);
 //
-// The same rows are then appended as any others.  Some hundred rows give a mean; moments for a
-// transform want several times head_dim, and thousands serve better (docs/calibration.md).  Rows
-// are those that attention takes: after RoPE.  A calibration fits one model with one RoPE setting;
+// The same rows are then appended as any others.  Some hundred rows give a mean and the scores of
+// choices; transforms and feedback need linear algebra, and come from a file of kvloom-calibrate or
+// from a kvl_derivation of the engine's (docs/calibration.md).  Rows are those that attention
+// takes: after RoPE.  A calibration fits one model with one RoPE setting;
 // it says at which context length it was made, and serves one far longer less well.  Shapes are
 // always checked, RoPE where kvl_layer_desc.rope says it, the model where model_identity names it.
 //
@@ -803,7 +804,7 @@ KVL_API const float* kvl_statistics_sample(const kvl_statistics* stats, int laye
                                            int keys, int* num);
 
 // Reads the statistics of a calibration file.
-// - errors: KVL_BAD_ARGUMENT (not such a file, damaged, or saved without statistics).
+// - errors: KVL_FILE (not such a file, damaged, or saved without statistics), KVL_NO_MEMORY.
 KVL_API kvl_status kvl_statistics_load(kvl_context* ctx, const char* path, kvl_statistics** out);
 
 // Makes a calibration with the tables that the specs of a cache need (NULL: none yet), as far as
@@ -813,7 +814,8 @@ KVL_API kvl_status kvl_calibration_create(const kvl_statistics* stats, const kvl
                                           kvl_calibration** out);
 
 // Reads a calibration file, but for its statistics.
-// - errors: KVL_BAD_ARGUMENT (not such a file, of another version, cut off, damaged).
+// - errors: KVL_FILE (not such a file, cut off, damaged), KVL_UNSUPPORTED (another version),
+//   KVL_NO_MEMORY.
 KVL_API kvl_status kvl_calibration_load(kvl_context* ctx, const char* path, kvl_calibration** out);
 
 // NULL is allowed.  Caches that were made with it do not need it any more.

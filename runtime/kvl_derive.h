@@ -479,7 +479,7 @@ KVL__FN kvl_status kvl__derive_table(kvl_calibration* cal, const kvl_derive_desc
     char name[KVL__TENSOR_NAME], message[512] = "";
     const kvl_derivation* d = kvl__derivation_find(desc, a);
     KVL__REQUIRE(ctx, d, KVL_UNSUPPORTED, "layer %d: %c.%s = %s: nothing here makes its table '%s' "
-                 "from statistics: kvloom-calibrate may, into a file", w->layer, side, a->stage,
+                 "from statistics", w->layer, side, a->stage,
                  a->word, a->table);
     // The whole sample: another codec may ask for more of it.
     const int num_samples = a->stats->layers[w->layer].heads[0].queries.num;

@@ -87,7 +87,7 @@ KVL__PUBLIC kvl_status kvl_estimate(kvl_context* ctx, const kvl_cache_desc* desc
     KVL__REQUIRE(ctx, num_seqs >= 0 && num_seqs <= 1 << 20, KVL_BAD_ARGUMENT,
                  "num_seqs = %d: must be 0 to %d", num_seqs, 1 << 20);
     KVL__REQUIRE(ctx, num_rows >= 0 && num_rows < (int64_t)1 << 40, KVL_BAD_ARGUMENT,
-                 "num_rows = %lld: must be 0 to 2^40", (long long)num_rows);
+                 "num_rows = %lld: must be at least 0 and below 2^40", (long long)num_rows);
     memset(&cache, 0, sizeof cache);
     cache.ctx = ctx;
     const size_t layer_bytes = (size_t)desc->num_layers * sizeof *cache.layers;

@@ -122,6 +122,32 @@ KVL__FN int64_t kvl__now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
+// Where a file of the caller's is written: behind links.  What is there is replaced only if it is a
+// file, and empty or of the same kind: `mark` [num_marks] from byte `at` on.
+KVL__FN kvl_status kvl__place_of(kvl_context* ctx, const char* path, size_t at, const char* mark,
+                                 char place[KVL__PATH_BYTES])
+{
+    const size_t num = strlen(mark);
+    char found[16];
+    struct stat there;
+    KVL__REQUIRE(ctx, strlen(path) < KVL__PATH_BYTES, KVL_BAD_ARGUMENT,
+                 "%.80s...: %zu letters, at most %d are possible", path, strlen(path),
+                 KVL__PATH_BYTES - 1);
+    KVL_ASSERT(num <= sizeof found);
+    if (!realpath(path, place)) memcpy(place, path, strlen(path) + 1);
+    if (stat(place, &there) != 0) return KVL_OK;
+    KVL__REQUIRE(ctx, S_ISREG(there.st_mode), KVL_FILE,
+                 "%s: is no plain file, and is not replaced", path);
+    if (there.st_size == 0) return KVL_OK;
+    FILE* file = fopen(place, "rb");
+    KVL__REQUIRE(ctx, file, KVL_FILE, "%s: cannot be read: %s", path, strerror(errno));
+    const int same = fseek(file, (long)at, SEEK_SET) == 0 && fread(found, 1, num, file) == num &&
+                     memcmp(found, mark, num) == 0;
+    fclose(file);
+    KVL__REQUIRE(ctx, same, KVL_FILE, "%s: holds something else, and is not replaced", path);
+    return KVL_OK;
+}
+
 KVL__FN void kvl__sleep_ms(int ms)
 {
     struct timespec span;

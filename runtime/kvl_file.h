@@ -503,10 +503,11 @@ KVL__FN int kvl__file_read(void* bytes, size_t num_bytes, void* user)
 KVL__FN kvl_status kvl__save_path(kvl__save* job, const char* path)
 {
     kvl_context* ctx = job->cache->ctx;
-    char temp[KVL__PATH_BYTES];
+    char temp[KVL__PATH_BYTES], place[KVL__PATH_BYTES];
     int fd = -1, length = 0;
+    KVL__TRY(kvl__place_of(ctx, path, 0, "kvlseqs\n", place));
     for (int i = 0; i < 100 && fd < 0 && (i == 0 || errno == EEXIST); ++i) {
-        length = snprintf(temp, sizeof temp, "%s.%ld-%d", path, (long)getpid(), i);
+        length = snprintf(temp, sizeof temp, "%s.%ld-%d", place, (long)getpid(), i);
         KVL__REQUIRE(ctx, length < (int)sizeof temp, KVL_BAD_ARGUMENT,
                      "path: %d letters, at most %d are possible", (int)strlen(path),
                      (int)sizeof temp - 32);
@@ -525,7 +526,7 @@ KVL__FN kvl_status kvl__save_path(kvl__save* job, const char* path)
     if (status == KVL_OK && (fflush(file) != 0 || fsync(fd) != 0))
         status = kvl__fail(ctx, KVL_FILE, "%s: cannot be written: %s", path, strerror(errno));
     fclose(file);
-    if (status == KVL_OK && rename(temp, path) != 0)
+    if (status == KVL_OK && rename(temp, place) != 0)
         status = kvl__fail(ctx, KVL_FILE, "%s: cannot be written: %s", path, strerror(errno));
     if (status != KVL_OK) unlink(temp);
     return status;
@@ -677,7 +678,7 @@ KVL__FN kvl_status kvl__match_layer(kvl_context* ctx, int index, const kvl__file
                  KVL_BAD_ARGUMENT, "layer %d: head_dim = %u and %u in the file, %u and %u in the "
                  "cache", index, f->head_dim, f->head_dim_v, own.head_dim, own.head_dim_v);
     KVL__REQUIRE(ctx, strcmp(f->spec, own.spec) == 0, KVL_BAD_ARGUMENT,
-                 "layer %d: spec '%s' in the file, '%s' in the cache; recode = 1 loads it by way "
+                 "layer %d: spec '%s' in the file, '%s' in the cache; recoding loads it by way "
                  "of full rows", index, f->spec, own.spec);
     KVL__REQUIRE(ctx, f->calibration == own.calibration, KVL_BAD_ARGUMENT,
                  "layer %d: saved with another calibration than the cache has: the rows of '%s' "

@@ -15,7 +15,7 @@
 #ifndef KVL_TENSORS_H
 #define KVL_TENSORS_H
 
-#include "kvl_base.h"
+#include "kvl_disk.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -627,8 +627,9 @@ KVL__FN int kvl__tensors_put(const kvl__tensors* t, const kvl__text_out* header,
 KVL__FN kvl_status kvl__tensors_write(const kvl__tensors* t, const char* path)
 {
     kvl_context* ctx = t->ctx;
-    char temp[4096];
-    const int needed = snprintf(temp, sizeof temp, "%s.%ld.part", path, (long)getpid());
+    char temp[KVL__PATH_BYTES], place[KVL__PATH_BYTES];
+    KVL__TRY(kvl__place_of(ctx, path, 8, "{", place));
+    const int needed = snprintf(temp, sizeof temp, "%s.%ld.part", place, (long)getpid());
     KVL__REQUIRE(ctx, needed < (int)sizeof temp, KVL_BAD_ARGUMENT, "%.80s...: the path is too long",
                  path);
     for (int i = 0; i < t->num; ++i)
@@ -646,7 +647,7 @@ KVL__FN kvl_status kvl__tensors_write(const kvl__tensors* t, const char* path)
         ok = kvl__tensors_put(t, &header, file);
         ok = fsync(fileno(file)) == 0 && ok;
         ok = fclose(file) == 0 && ok;
-        ok = ok && rename(temp, path) == 0;
+        ok = ok && rename(temp, place) == 0;
     }
     if (status == KVL_OK && !ok) {
         status = kvl__fail(ctx, KVL_FILE, "%s: cannot be written: %s", path,

@@ -340,7 +340,7 @@ Test(file, another_cache_is_refused)
     test_cache spec = open_cache(&target, "kivi:k3", 0, NULL);
     refused(&spec, &b, KVL_BAD_ARGUMENT, "layer 0: spec 'kivi:k2,");
     refused(&spec, &b, KVL_BAD_ARGUMENT, "in the file, 'kivi:k3,");
-    refused(&spec, &b, KVL_BAD_ARGUMENT, "recode = 1");
+    refused(&spec, &b, KVL_BAD_ARGUMENT, "recoding loads it");
     const kvl_layer_desc heads = test_layer("kivi", 4, 4, DIM, DIM);
     test_cache other = test_open(&target, &heads);
     refused(&other, &b, KVL_BAD_ARGUMENT, "num_kv_heads = 2 in the file, 4 in the cache");
@@ -545,6 +545,44 @@ Test(file, offloaded_rows_come_back)
         free(b.data);
     }
     input_free(&in);
+}
+
+// A link stays one; what is no file, or holds something else, stays as it is.
+Test(file, only_its_own_kind_is_replaced)
+{
+    const test_target target = { "reference", KVL_TARGET_REFERENCE, NULL };
+    char folder[] = "/tmp/kvloom-file.XXXXXX", path[64];
+    cr_assert(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/x", folder);
+    test_cache c = open_cache(&target, "kivi", 0, NULL);
+    kvl_save_seq one = { .seq = test_seq(&c) };
+    kvl_save_desc d = { .num_seqs = 1, .seqs = &one, .path = path };
+    test_ok(c.ctx, kvl_save(c.cache, &d), "save");
+    char link[80], other[80];
+    struct stat there;
+    snprintf(link, sizeof link, "%s/link", folder);
+    snprintf(other, sizeof other, "%s/other", folder);
+    cr_assert_eq(symlink(path, link), 0);
+    d.path = link;
+    test_ok(c.ctx, kvl_save(c.cache, &d), "through a link");
+    cr_assert(lstat(link, &there) == 0 && S_ISLNK(there.st_mode));
+    cr_assert_eq(unlink(link), 0);
+    cr_assert_eq(mkfifo(other, 0600), 0);
+    d.path = other;
+    cr_assert_eq(kvl_save(c.cache, &d), KVL_FILE);
+    cr_assert(strstr(kvl_context_message(c.ctx), "/other: is no plain file"), "%s",
+              kvl_context_message(c.ctx));
+    cr_assert_eq(unlink(other), 0);
+    FILE* text = fopen(other, "w");
+    cr_assert(text && fputs("a letter", text) > 0 && fclose(text) == 0);
+    cr_assert_eq(kvl_save(c.cache, &d), KVL_FILE);
+    cr_assert(strstr(kvl_context_message(c.ctx), "/other: holds something else"), "%s",
+              kvl_context_message(c.ctx));
+    cr_assert(stat(other, &there) == 0 && there.st_size == 8);
+    cr_assert_eq(unlink(other), 0);
+    cr_assert_eq(unlink(path), 0);
+    cr_assert_eq(rmdir(folder), 0, "a temporary file is left");
+    test_close(&c);
 }
 
 // Each allocation of a save and of a load fails in turn.

@@ -4,6 +4,7 @@
 // the same sequence. Statistics are of the whole session.
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -180,7 +181,9 @@ static int open_json(decoder* d)
 {
     const char* path = d->options.json_path;
     if (path == NULL) { return 0; }
-    d->json = fopen(path, "w");
+    // What is there stays until there is something to write.
+    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (fd >= 0) { d->json = fdopen(fd, "w"); }
     if (d->json == NULL) {
         snprintf(d->message, sizeof d->message, "%s: %s", path, strerror(errno));
         return fail(d->message);
@@ -790,7 +793,9 @@ static int write_json(decoder* d, const cache_summary* c)
     char* text = root != NULL && fill_json(d, c, root) ? cJSON_Print(root) : NULL;
     cJSON_Delete(root);
     if (text == NULL) { return fail("out of memory"); }
-    const bool written = fprintf(d->json, "%s\n", text) > 0;
+    // A pipe or a device has no length.
+    const bool emptied = ftruncate(fileno(d->json), 0) == 0 || errno == EINVAL;
+    const bool written = emptied && fprintf(d->json, "%s\n", text) > 0;
     const bool closed = fclose(d->json) == 0;
     d->json = NULL;
     cJSON_free(text);
