@@ -190,6 +190,8 @@ static struct {
     int (*begin)(handle, int);
     int (*end)(handle, handle*);
     int (*instantiate)(handle*, handle, unsigned long long);
+    int (*destroy)(handle);
+    int (*destroy_exec)(handle);
     int (*launch)(handle, handle);
     int (*alloc)(uint64_t*, size_t);
     int (*to_device)(uint64_t, const void*, size_t);
@@ -209,6 +211,8 @@ static void open_driver(void)
     *(void**)&driver.end = dlsym(driver.library, "cuStreamEndCapture");
     *(void**)&driver.instantiate = dlsym(driver.library, "cuGraphInstantiateWithFlags");
     *(void**)&driver.launch = dlsym(driver.library, "cuGraphLaunch");
+    *(void**)&driver.destroy = dlsym(driver.library, "cuGraphDestroy");
+    *(void**)&driver.destroy_exec = dlsym(driver.library, "cuGraphExecDestroy");
     *(void**)&driver.alloc = dlsym(driver.library, "cuMemAlloc_v2");
     *(void**)&driver.to_device = dlsym(driver.library, "cuMemcpyHtoD_v2");
     *(void**)&driver.to_host = dlsym(driver.library, "cuMemcpyDtoH_v2");
@@ -261,6 +265,7 @@ static void capture_step(step* s)
     test_ok(s->c.ctx, kvl_attend(s->c.cache, &t), "captured attend");
     cr_assert_eq(driver.end(s->stream, &graph), 0);
     cr_assert_eq(driver.instantiate(&s->exec, graph, 0), 0);
+    cr_assert_eq(driver.destroy(graph), 0);
 }
 
 static void open_step(step* s, const kvl_context_desc* cd)
@@ -349,6 +354,7 @@ Test(cuda, captured_steps_equal_calls)
         const test_state b = test_snapshot(&plain.c, plain.seqs[i]);
         test_same_state(&b, &a, "after the launches");
     }
+    cr_assert_eq(driver.destroy_exec(graph.exec), 0);
     test_close(&graph.c);
     test_close(&plain.c);
     cr_assert_eq(memory.wrong_sizes, 0);
