@@ -129,19 +129,20 @@ KVL__FN kvl_status kvl__exchange_samples(const kvl__exchange* x, int keys)
     const int64_t width = keys ? l->dk : first->floats;
     int64_t shape[4] = { l->num_kv_heads, x->name ? -1 : first->num, KVL__RUN_ROWS, width };
     if (!keys) shape[2] = width;
-    kvl__tensor *items = NULL, *priority = NULL;
+    kvl__tensor *listed = NULL, *priority = NULL;
     KVL__TRY(kvl__exchange_array(x, keys ? "key_sample" : "query_sample", KVL__TENSOR_F32, shape,
-                                 keys ? 4 : 3, &items));
+                                 keys ? 4 : 3, &listed));
+    const kvl__tensor items = *listed;          // the list moves when it grows
     KVL__TRY(kvl__exchange_array(x, keys ? "key_sample_priority" : "query_sample_priority",
                                  KVL__TENSOR_F64, shape, 2, &priority));
-    const int64_t num = items->shape[1];
+    const int64_t num = items.shape[1];
     KVL__REQUIRE(x->s->ctx, priority->shape[1] == num && num <= first->most, KVL_FILE,
                  "%s: damaged: %lld samples and %lld priorities", x->name, (long long)num,
                  (long long)priority->shape[1]);
     for (int h = 0; h < l->num_kv_heads; ++h) {
         kvl__sample* ours = keys ? &l->heads[h].keys : &l->heads[h].queries;
         kvl__sample theirs = *ours;
-        theirs.items = (float*)items->data + h * num * ours->floats;
+        theirs.items = (float*)items.data + h * num * ours->floats;
         theirs.priority = (double*)priority->data + h * num;
         theirs.num = (int)num;
         if (x->name) kvl__sample_merge(ours, &theirs);
