@@ -678,8 +678,8 @@ KVL__FN kvl_status kvl__match_layer(kvl_context* ctx, int index, const kvl__file
                  KVL_BAD_ARGUMENT, "layer %d: head_dim = %u and %u in the file, %u and %u in the "
                  "cache", index, f->head_dim, f->head_dim_v, own.head_dim, own.head_dim_v);
     KVL__REQUIRE(ctx, strcmp(f->spec, own.spec) == 0, KVL_BAD_ARGUMENT,
-                 "layer %d: spec '%s' in the file, '%s' in the cache; recoding loads it by way "
-                 "of full rows", index, f->spec, own.spec);
+                 "layer %d: spec '%s' in the file, '%s' in the cache; with recode it is loaded "
+                 "by way of full rows", index, f->spec, own.spec);
     KVL__REQUIRE(ctx, f->calibration == own.calibration, KVL_BAD_ARGUMENT,
                  "layer %d: saved with another calibration than the cache has: the rows of '%s' "
                  "can be read with their own alone", index, f->spec);

@@ -340,7 +340,7 @@ Test(file, another_cache_is_refused)
     test_cache spec = open_cache(&target, "kivi:k3", 0, NULL);
     refused(&spec, &b, KVL_BAD_ARGUMENT, "layer 0: spec 'kivi:k2,");
     refused(&spec, &b, KVL_BAD_ARGUMENT, "in the file, 'kivi:k3,");
-    refused(&spec, &b, KVL_BAD_ARGUMENT, "recoding loads it");
+    refused(&spec, &b, KVL_BAD_ARGUMENT, "with recode it is loaded");
     const kvl_layer_desc heads = test_layer("kivi", 4, 4, DIM, DIM);
     test_cache other = test_open(&target, &heads);
     refused(&other, &b, KVL_BAD_ARGUMENT, "num_kv_heads = 2 in the file, 4 in the cache");
