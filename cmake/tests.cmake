@@ -141,6 +141,8 @@ foreach(source IN LISTS kvloom_tests)
     kvloom_test(${name} "${source}" "${tree}" "${labels}")
     if((needs_header OR needs_support) AND NOT needs_runtime)
         kvloom_test(${name}_dist "${source}" "${dist}" "${labels};dist")
+        # Afterwards, since it has the same kernels: beside each other both would wait for one.
+        set_tests_properties(${name}_dist PROPERTIES DEPENDS ${name})
     endif()
 endforeach()
 

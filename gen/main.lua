@@ -26,6 +26,7 @@ local folders = { host = "templates/host/", cuda = "templates/cuda/" }
 local embedded = {                                    -- includes from outside the folder
     ["kvl_args.h"] = "runtime/kvl_args.h",
     ["kvl_device_args.h"] = "runtime/kvl_device_args.h",
+    ["formats.h"] = "templates/formats.h",
 }
 
 -- Returns the part of a stage's word, from gen/parts/<stage>_<word>.lua or gen/parts/<word>.lua,

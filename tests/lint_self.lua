@@ -39,6 +39,7 @@ local function bad_tree()
           "local x = next(t)", "os.exit(1)", "-- pairs(t) in a comment is fine",
           "for i in ipairs(t) do end", 'local w = "zip_8"')
     write("gen/codecs/zip_8.lua", "-- zip_8 -- a codec.", "return {}")
+    write("gen/parts/own.lua", "-- own -- a part, as Zip_8 has it.", "return {}")
     write("include/kvloom.h", "// kvloom.h -- header.", '#include "kvl_a.h"',
           '#include "test_x.h"')
     write("tests/test_x.h", "// test_x.h -- a test's header.")
@@ -57,6 +58,7 @@ local expected = {
     "gen/impure.lua:2: pure: 'pairs('", "gen/impure.lua:3: pure: 'next('",
     "gen/impure.lua:4: pure: 'os.'", "gen/impure.lua:7: codec-name: 'zip_8'",
     "gen/long.lua:2: function-length: 72 lines, at most 70",
+    "gen/parts/own.lua:1: codec-name: 'zip_8'",
     "include/kvloom.h:3: direction: include/ must not see tests/",
     "runtime/kvl_a.h:2: banned-word: 'my_" .. banned .. "': write cta, page or group",
     "runtime/kvl_a.h:3: owner: 'malloc' belongs to kvl_base.h",

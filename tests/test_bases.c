@@ -129,7 +129,7 @@ Test(bases, feedback_lowers_the_priced_error_of_keys)
 {
     // Broken by a factor of the wrong side, order or basis, or by errors of the wrong sign: nearest
     // rounding in the same basis, the same fit and metadata.
-    static const char* const bases[] = { "none", "hadamard", "wush", "whiten", "flat" };
+    static const char* const bases[] = { "none", "hadamard", "balance", "whiten", "flat" };
     for (int i = 0; i < 5; ++i) {
         char spec[2][192];
         for (int j = 0; j < 2; ++j)
@@ -145,7 +145,7 @@ Test(bases, bases_lower_the_priced_error_of_keys)
 {
     // Broken by a basis that is transposed, or whose query table is not its inverse's: each against
     // the Hadamard, per token, one scale a head.
-    static const char* const bases[] = { "wush", "wush_a" };
+    static const char* const bases[] = { "balance", "balance_output" };
     for (int i = 0; i < 2; ++i) {
         char spec[160];
         snprintf(spec, sizeof spec, "%s:k4,v8,sink=4,recent=0,chunk=8", bases[i]);
@@ -157,7 +157,7 @@ Test(bases, bases_lower_the_priced_error_of_keys)
 Test(bases, rows_come_back_out_of_every_basis)
 {
     // Broken by F and Q that are no pair: 8 bits leave less than 2% of a row in any basis.
-    static const char* const bases[] = { "wush", "wush_a", "oscar", "whiten", "flat" };
+    static const char* const bases[] = { "balance", "balance_output", "eigen", "whiten", "flat" };
     test_target targets[TEST_MAX_TARGETS];
     const int n = test_targets(targets);
     inputs* in = make_inputs();

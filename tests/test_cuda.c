@@ -30,8 +30,8 @@ static const shape shapes[] = {
     { "bf16:recent=3", 1, 1, 32, 128, 60, 20, 0 },
     { "kivi:k1,v1,g48,v.axis=per_channel,rows=bf16,sink=3,recent=0", 4, 2, 48, 48, 250, 0, 0 },
     { "kivi:k5,v6,kg24,vg8,k.meta=f16,k.transform=hadamard8,chunk=24", 3, 3, 64, 112, 300, 0, 0 },
-    { "rtn:k8,v2,k.transform=wush,v.shift=mean,v.transform=oscar,k.shift=mean,recent=7", 4, 2, 128,
-      128, 90, 25, 0 },
+    { "rtn:k8,v2,k.transform=balance,v.shift=mean,v.transform=eigen,k.shift=mean,recent=7", 4, 2,
+      128, 128, 90, 25, 0 },
     // From here on with KVLOOM_TEST_ALL=1 alone.
     { "kivi:k4,v4,k.levels=midpoint,k.fit=rms,v.meta=e4m3,sink=1,recent=3", 16, 2, 80, 80, 200, 0,
       30 },

@@ -19,7 +19,7 @@
 
 enum { SAMPLES = 256, MOMENT_SEED = 101, PRICE_SEED = 202 };
 
-static const char* const names[TRANSFORM_NUM_KINDS] = { "wush", "oscar", "whiten", "flat" };
+static const char* const names[TRANSFORM_NUM_KINDS] = { "balance", "eigen", "whiten", "flat" };
 
 // INPUTS
 
@@ -211,7 +211,7 @@ Test(transform, hadamard_matrices_of_every_head)
     free(product);
 }
 
-Test(transform, wush_balances_both_moments)
+Test(transform, balance_makes_both_moments_equal)
 {
     // Broken by a wrong exponent or side: T M T^T = c^2 H Lambda^1/2 H = c^4 T^-T A T^-1 and every
     // channel of both costs the same.
@@ -220,7 +220,7 @@ Test(transform, wush_balances_both_moments)
         double* moment = random_moment(n, 1e4, 7);
         double* price = random_moment(n, 1e3, 8);
         double* stored = square_new(n);
-        transform_basis basis = make(TRANSFORM_WUSH, n, moment, price, -1);
+        transform_basis basis = make(TRANSFORM_BALANCE, n, moment, price, -1);
         square_sandwich(n, basis.forward, moment, stored);
         const double ratio = square_trace(n, stored) / square_trace(n, basis.price);
         for (int j = 0; j < n * n; ++j) basis.price[j] *= ratio;
@@ -269,7 +269,7 @@ static double sampled_error(int n, const transform_basis* basis, const double* r
     return total / rows;
 }
 
-Test(transform, wush_loss_is_the_squared_trace_over_dim)
+Test(transform, loss_of_balance_is_the_squared_trace_over_dim)
 {
     // Broken by an inverse transpose that is not one, or by a prediction that is not the loss:
     // (tr Lambda^1/2)^2 / d, of noise of 1/12 a squared step, to sampling error.
@@ -278,7 +278,7 @@ Test(transform, wush_loss_is_the_squared_trace_over_dim)
     double* moment = random_moment(N, 1e3, 17);
     double* price = random_moment(N, 1e2, 18);
     double *root = square_new(N), *a = square_new(N), *b = square_new(N), *vectors = square_new(N);
-    transform_basis basis = make(TRANSFORM_WUSH, N, moment, price, -1);
+    transform_basis basis = make(TRANSFORM_BALANCE, N, moment, price, -1);
     const int info = square_cholesky(N, moment, root);
     cr_assert(info == 0, "a moment of full rank has a root");
     // Lambda is the spectrum of root^T A root as well.
@@ -497,7 +497,7 @@ Test(transform, a_price_that_is_not_positive_is_damped_and_said)
     double* price = random_moment(N, 100, 68);
     for (int i = 0; i < N; ++i) price[i * N + (i + 1) % N] += 0.4;
     for (int i = 0; i < N; ++i) price[(i + 1) % N * N + i] += 0.4;
-    transform_basis basis = make(TRANSFORM_WUSH, N, good, price, 0);
+    transform_basis basis = make(TRANSFORM_BALANCE, N, good, price, 0);
     cr_assert(strstr(basis.note, "price needed a damping of"), "note '%s'", basis.note);
     cr_assert(basis.price_damping > 0.01, "damping %g", basis.price_damping);
     transform_basis_free(&basis);
@@ -537,8 +537,8 @@ Test(transform, bad_input_is_refused)
     bad[7 * N + 7] = -1;
     const transform_desc negative = { TRANSFORM_WHITEN, N, bad, NULL, 0, 0, 0, 0 };
     check_refused(&negative, "moment[7][7] = -1: a second moment is not negative");
-    const transform_desc unpriced = { TRANSFORM_WUSH, N, good, NULL, 0, 0, 0, 0 };
-    check_refused(&unpriced, "wush needs a price");
+    const transform_desc unpriced = { TRANSFORM_BALANCE, N, good, NULL, 0, 0, 0, 0 };
+    check_refused(&unpriced, "balance needs a price");
     free(good);
     free(bad);
 }

@@ -13,9 +13,9 @@
     { "transform", word, word "_query", calibrate_basis, NULL }
 
 static const kvl_derivation derivations[] = {
-    BASIS("wush"),
-    BASIS("wush_a"),
-    BASIS("oscar"),
+    BASIS("balance"),
+    BASIS("balance_output"),
+    BASIS("eigen"),
     BASIS("whiten"),
     BASIS("flat"),
     { "round", NULL, "feedback_order", calibrate_feedback, NULL },

@@ -1,11 +1,11 @@
 // calibrate_transforms.c -- which moments a basis, a feedback factor and a base are made of.
 //
-//     word     keys: moment, price              values: moment, price
-//     wush     key, query                       value, output
-//     wush_a   key, query_output                value, output
-//     oscar    key, query                       value, attended (the moment of what is attended)
-//     whiten   key_group                        value
-//     flat     key_group, query_output          value, output
+//     word             keys: moment, price       values: moment, price
+//     balance          key, query                value, output
+//     balance_output   key, query_output         value, output
+//     eigen            key, query                value, attended (the moment of what is attended)
+//     whiten           key_group                 value
+//     flat             key_group, query_output   value, output
 //
 // The price of feedback is query_output of keys, damped by 0.05 of an average channel, and output
 // of values, damped by 0.02; of `flat` it is the one that the basis was made for.  Where a model's
@@ -31,10 +31,11 @@ typedef struct source {
 } source;
 
 static const source sources[] = {
-    { "wush", TRANSFORM_WUSH, { "key_outer", "value_outer" }, { "query_outer", "output_outer" } },
-    { "wush_a", TRANSFORM_WUSH, { "key_outer", "value_outer" },
+    { "balance", TRANSFORM_BALANCE, { "key_outer", "value_outer" },
+      { "query_outer", "output_outer" } },
+    { "balance_output", TRANSFORM_BALANCE, { "key_outer", "value_outer" },
       { "query_output_outer", "output_outer" } },
-    { "oscar", TRANSFORM_OSCAR, { "key_outer", "value_outer" },
+    { "eigen", TRANSFORM_EIGEN, { "key_outer", "value_outer" },
       { "query_outer", "attended_outer" } },
     { "whiten", TRANSFORM_WHITEN, { "key_group_outer", "value_outer" },
       { "query_output_outer", "output_outer" } },

@@ -43,8 +43,8 @@ static const char* const table[] = {
 static const char* const all_specs[] = {
     "f16", "bf16", "q8_0", "q4_0", "kivi:k2,v2,g32", "kivi:k3,v3,g32", "kivi:k4,v4,g32",
     "kivi:k8,v8,g32", "rtn:b2,g32", "rtn:b3,g32", "rtn:b4,g32", "rtn:b8,g32", "quarot:k2,v2",
-    "quarot:k4,v4", "quest:k2,v2", "quest:k4,v4", "flagrot_kivi:k2,v2,g32",
-    "flagrot_kivi:k4,v4,g32", "flagrot_auto:k2,v2,g32", "oscar:k2,v2", "wush:k2,v2", "wush:k4,v4",
+    "quarot:k4,v4", "quest:k2,v2", "quest:k4,v4", "flagrot-kivi:k2,v2,g32",
+    "flagrot-kivi:k4,v4,g32", "flagrot-auto:k2,v2,g32", "oscar:k2,v2", "wush:k2,v2", "wush:k4,v4",
     NULL };
 static const int all_dims[] = { 64, 80, 96, 128, 192, 256, 0 };
 static const int all_heads[] = { 1, 4, 7, 8, 16, 0 };

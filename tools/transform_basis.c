@@ -19,7 +19,7 @@ static const struct {
     const char* name;
     double      power, price_damping;
 } kinds[TRANSFORM_NUM_KINDS] = {
-    { "wush", 0.25, 0.01 }, { "oscar", 0, 0.01 }, { "whiten", 0.5, 0.01 }, { "flat", 0.4, 0.05 }
+    { "balance", 0.25, 0.01 }, { "eigen", 0, 0.01 }, { "whiten", 0.5, 0.01 }, { "flat", 0.4, 0.05 }
 };
 
 // Room of one transform: M and A as they are used, and what is on the way to T.
@@ -117,7 +117,7 @@ static int robust_cholesky(const char* name, int dim, double* a, double* damping
 
 // THE KINDS: T, unscaled, from w->moment and w->price to out->forward
 
-static int make_wush(work* w)
+static int make_balance(work* w)
 {
     const int n = w->desc->dim;
     double values[MATRIX_DIM_MAX];
@@ -148,7 +148,7 @@ static int bits_of_dim(int dim)
 }
 
 // Row r of the result is row (r with its bits reversed) where dim is a power of two.
-static int make_oscar(work* w)
+static int make_eigen(work* w)
 {
     const int n = w->desc->dim, bits = bits_of_dim(n);
     double values[MATRIX_DIM_MAX];
@@ -301,7 +301,7 @@ static int invert(int n, transform_basis* out, double* room, char* message, size
 static int make_with(work* w)
 {
     static int (*const makers[TRANSFORM_NUM_KINDS])(work*) = {
-        make_wush, make_oscar, make_whiten, make_flat
+        make_balance, make_eigen, make_whiten, make_flat
     };
     const transform_desc* desc = w->desc;
     transform_basis* out = w->out;
@@ -317,7 +317,7 @@ static int make_with(work* w)
     add_diagonal(n, w->price, out->price_damping);
     w->power = desc->power > 0 ? desc->power : kinds[desc->kind].power;
     if (!makers[desc->kind](w)) return 0;
-    if (desc->kind != TRANSFORM_OSCAR) {
+    if (desc->kind != TRANSFORM_EIGEN) {
         square_sandwich(n, out->forward, w->moment, w->m[0]);
         const double scale = sqrt(square_trace(n, w->moment) / square_trace(n, w->m[0]));
         for (int i = 0; i < n * n; ++i) out->forward[i] *= scale;

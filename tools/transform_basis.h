@@ -5,9 +5,9 @@
 //     T                      the stored row is y = T x; queries (or outputs) take T^-T (or T^-1)
 //
 //     kind      T, up to its scale
-//     wush      H Lambda^-p U^T L^T     A = L L^T, L^T M L = U Lambda U^T; p = 1/4
+//     balance   H Lambda^-p U^T L^T     A = L L^T, L^T M L = U Lambda U^T; p = 1/4
 //               (WUSH, arXiv:2512.00956: both moments become c^2 H Lambda^1/2 H)
-//     oscar     B H V^T                 A = V diag V^T, descending; B bit reversal
+//     eigen     B H V^T                 A = V diag V^T, descending; B bit reversal
 //               (OSCAR, arXiv:2605.17757: orthogonal, the moment only measures it)
 //     whiten    H M^-p                  p = 1/2
 //     flat      P^T M^-p                p = 2/5; P orthogonal so that P^T A0 P = U D U^T,
@@ -15,7 +15,7 @@
 //               the geometric-mean decomposition.  Every channel is as large as the others and,
 //               after feedback rounding, as expensive
 //
-// H is square_hadamard.  T is scaled so that tr(T M T^T) = tr M; oscar is orthogonal as it is.
+// H is square_hadamard.  T is scaled so that tr(T M T^T) = tr M; eigen is orthogonal as it is.
 //
 // Damping.  Moments are brought to tr = dim, made symmetric, and get damping on the diagonal: that
 // of an average channel times `moment_damping` or `price_damping`.  flat adds `flat_damping` to A0
@@ -30,7 +30,7 @@
 #include <stddef.h>
 
 typedef enum transform_kind {
-    TRANSFORM_WUSH, TRANSFORM_OSCAR, TRANSFORM_WHITEN, TRANSFORM_FLAT, TRANSFORM_NUM_KINDS
+    TRANSFORM_BALANCE, TRANSFORM_EIGEN, TRANSFORM_WHITEN, TRANSFORM_FLAT, TRANSFORM_NUM_KINDS
 } transform_kind;
 
 typedef struct transform_desc {

@@ -6,9 +6,9 @@
 return {
     name = "oscar", text = "rotation from query moments, per token",
     source = "OSCAR, arXiv:2605.17757",
-    key     = { bits = 2, group = "head", axis = "per_token", transform = "oscar",
+    key     = { bits = 2, group = "head", axis = "per_token", transform = "eigen",
                 fit = "clip96", levels = "affine", meta = "f16" },
-    value   = { bits = 2, group = "head", axis = "per_token", transform = "oscar",
+    value   = { bits = 2, group = "head", axis = "per_token", transform = "eigen",
                 fit = "clip92", levels = "affine", meta = "f16" },
     windows = { sink = 64, recent = 256, chunk = 8 },
 }

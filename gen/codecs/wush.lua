@@ -7,9 +7,9 @@
 return {
     name = "wush", text = "sensitivity-balanced basis, per token",
     source = "WUSH-KV, arXiv:2609.38121",
-    key     = { bits = 2, group = "head", axis = "per_token", transform = "wush",
+    key     = { bits = 2, group = "head", axis = "per_token", transform = "balance",
                 fit = "clip96", levels = "affine", meta = "f16" },
-    value   = { bits = 2, group = "head", axis = "per_token", transform = "wush",
+    value   = { bits = 2, group = "head", axis = "per_token", transform = "balance",
                 fit = "clip92", levels = "affine", meta = "f16" },
     windows = { sink = 64, recent = 256, chunk = 8 },
 }

@@ -1,6 +1,6 @@
 -- clip -- as minmax, of a row whose largest magnitudes are clipped first.
 --
--- OSCAR's fit (arXiv:2605.17757): with the magnitudes of a row of d values in its basis sorted,
+-- The fit of arXiv:2605.17757: with the magnitudes of a row of d values in its basis sorted,
 -- from 0, the one at min(d - 1, number d / 100), rounded down, is the bound that every value of the
 -- row is brought to, from either side; then each group spans its smallest to its largest.  The
 -- source's numbers are 96 for keys and 92 for values: 5 and 10 values of 128 are clipped.

@@ -5,7 +5,7 @@
 -- Rows are multiplied from the left, y = x F with F = T^T, queries by Q = T^-1, so that y . (q Q) =
 -- x . q; rows of the basis come back as y Q^T.  Rows beyond +-2^18 are brought to it first.  Sums
 -- run in the order of channels, each product and addition rounded once together.  The tables hold F
--- and Q, row-major; calibration derives them (docs/transforms.md).
+-- and Q, row-major; they lie in the calibration file (docs/transforms.md).
 
 return { stage = "transform", name = "file",
          text = "a matrix of the user's",

@@ -6,7 +6,7 @@
 --         need = max((hi - offset) / (code_max + 1/2), 2 (offset - lo))
 -- so that no value of the group is further than half a step from a level of the stored pair.
 -- Symmetric levels store the scale alone, and their codes come from the scale before it is rounded:
--- that is ggml's arithmetic, whose bytes q8_0 and q4_0 reproduce.  Whatever would leave the range
+-- that is ggml's arithmetic, whose bytes its two types reproduce.  Whatever would leave the range
 -- of f16 is brought into it before any code is computed.  A fit that clips gets the nearest scale,
 -- not below the least f16, and codes come from it.
 -- A scale so small that its inverse is infinite has the inverse 0.  At 1 bit a range beyond 98256

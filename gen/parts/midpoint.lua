@@ -1,6 +1,6 @@
 -- midpoint -- x ~ scale * (code - code_max / 2): symmetric about zero, which is between two levels.
 --
--- QuEST's mid-rise grid (arXiv:2502.05003): at 2 bits -3/2, -1/2, 1/2, 3/2 times the scale.  No
+-- The mid-rise grid of arXiv:2502.05003: at 2 bits -3/2, -1/2, 1/2, 3/2 times the scale.  No
 -- offset is stored.  A group of zeros has scale 0 and is exact.
 
 return { stage = "levels", name = "midpoint", text = "scale * (code - code_max / 2)",

@@ -75,57 +75,7 @@ INLINE uint32_t f16_of_f32(float x)
     return h;
 }
 
-INLINE float f32_of_bf16(uint32_t h) { return float_of(h << 16); }
-
-INLINE uint32_t bf16_of_f32(float x)
-{
-    const uint32_t u = bits_of(x), h = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
-    return (h & 0x7fffu) >= 0x7f80u ? (h & 0x8000u) | 0x7f7fu : h;
-}
-
-// e5m3: (8 + m) 2^(e - 18), or m 2^-17 at e = 0.
-INLINE float f32_of_e5m3(uint32_t c)
-{
-    return c < 8u ? (float)(int32_t)c * 7.62939453125e-6f : float_of((c << 20) + (112u << 23));
-}
-
-// x >= 0; nearest, ties to even; the greatest is 255.
-INLINE uint32_t e5m3_of_f32(float x)
-{
-    if (x < 6.103515625e-5f) return (uint32_t)(int32_t)nearest_even(x * 131072.0f);
-    const uint32_t u = bits_of(x) - (112u << 23), c = (u + 0x7ffffu + (u >> 20 & 1u)) >> 20;
-    return c > 255u ? 255u : c;
-}
-
-// e4m3: (8 + m) 2^(e - 11), or m 2^-10 at e = 0; the sign is left out.
-INLINE float f32_of_e4m3(uint32_t c)
-{
-    c &= 127u;
-    return c < 8u ? (float)(int32_t)c * 9.765625e-4f : float_of((c << 20) + (119u << 23));
-}
-
-// x >= 0; nearest, ties to even; the greatest is 127.
-INLINE uint32_t e4m3_of_f32(float x)
-{
-    if (x < 7.8125e-3f) return (uint32_t)(int32_t)nearest_even(x * 1024.0f);
-    const uint32_t u = bits_of(x) - (119u << 23), c = (u + 0x7ffffu + (u >> 20 & 1u)) >> 20;
-    return c > 127u ? 127u : c;
-}
-
-// The nearest integer to y, |y| <= 127; with a flag of 0 or 1 the nearest whose lowest bit it is.
-INLINE float nearest_flagged(float y, int flag)
-{
-    if (flag < 0) return nearest_even(y);
-    const float bit = (float)flag;
-    return 2.0f * clamp(nearest_even((y - bit) * 0.5f), -63.0f - bit, 63.0f) + bit;
-}
-
-// h, or with a flag of 0 or 1, where h has the other lowest bit, the f16 below it; above the least.
-INLINE uint32_t flagged_f16(uint32_t h, int flag)
-{
-    if (flag < 0 || (h & 1u) == (uint32_t)flag) return h;
-    return h == 0u ? 0x8001u : h > 0x8000u && h < 0xfbffu ? h + 1u : h - 1u;
-}
+#include "formats.h"
 
 // MEMORY.  Addresses are multiples of what is read.
 

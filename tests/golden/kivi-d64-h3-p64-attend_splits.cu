@@ -208,6 +208,9 @@ INLINE uint32_t f16_of_f32(float x)
     return h;
 }
 
+#line 1 "templates/formats.h"
+// formats.h -- number formats that every target computes alike: integer arithmetic, one value.
+
 INLINE float f32_of_bf16(uint32_t h) { return float_of(h << 16); }
 
 INLINE uint32_t bf16_of_f32(float x)
@@ -259,6 +262,8 @@ INLINE uint32_t flagged_f16(uint32_t h, int flag)
     if (flag < 0 || (h & 1u) == (uint32_t)flag) return h;
     return h == 0u ? 0x8001u : h > 0x8000u && h < 0xfbffu ? h + 1u : h - 1u;
 }
+
+#line 79 "templates/cuda/prelude.cuh"
 
 // MEMORY.  Addresses are multiples of what is read.
 

@@ -302,7 +302,7 @@ def encode_group(x, side, flag=None):
 
 # Dense transforms
 
-DENSE = ("wush", "wush_a", "oscar", "whiten", "flat", "file")
+DENSE = ("balance", "balance_output", "eigen", "whiten", "flat", "file")
 
 
 def multiply(x, matrix):

@@ -76,7 +76,7 @@ CASES = [
                                                              3, 1,  48,  32, 32, 1, 0.0, 0),
     ("dense",      "kivi:k2,v3,k.transform=flat,v.transform=whiten,fit=search,",
                                                              6, 2,  64,  96, 32, 1, 0.0, 0),
-    ("dense_clip", "rtn:k2,v2,transform=wush,k.fit=clip,v.fit=clip92,kg80,vg16,shift=mean,",
+    ("dense_clip", "rtn:k2,v2,transform=balance,k.fit=clip,v.fit=clip92,kg80,vg16,shift=mean,",
                                                              3, 1,  80,  48, 32, 1, 0.0, 0),
     ("dense_raw",  "f16:transform=file,",                    2, 1,  32, 112, 32, 1, 0.0, 0),
     ("search",     "kivi:k2,v2,fit=search,",                 3, 1,  64,  96, 32, 1, 0.0, 0),

@@ -58,7 +58,7 @@ def scaled(t, m):
     return t * np.sqrt(np.trace(m) / np.trace(t @ m @ t.T))
 
 
-def wush(m, a):
+def balance(m, a):
     m, a = damped(m, .01), damped(a, .01)
     lower = la.cholesky(a, lower=True)
     _, s, ut = la.svd(la.sqrtm(m) @ lower)
@@ -67,7 +67,7 @@ def wush(m, a):
     return scaled(h @ np.diag(s**-.5) @ u.T @ lower.T, m)
 
 
-def oscar(a):
+def eigen(a):
     _, v = la.eigh(damped(a, .01))
     r = with_signs(v[:, ::-1]) @ (la.hadamard(DIM) / np.sqrt(DIM))
     bits = DIM.bit_length() - 1
@@ -96,7 +96,7 @@ def main():
         os.path.dirname(os.path.abspath(__file__)), "..", "fixtures")
     m, a = moment(MOMENT_SEED), moment(PRICE_SEED)
     gram, constant = flat(m, a)
-    arrays = [("wush", wush(m, a)), ("oscar", oscar(a)), ("whiten", whiten(m)),
+    arrays = [("balance", balance(m, a)), ("eigen", eigen(a)), ("whiten", whiten(m)),
               ("flat_gram", gram), ("flat_constant", constant)]
     with open(os.path.join(folder, "transform_32.txt"), "w", encoding="ascii") as file:
         for name, x in arrays:
