@@ -52,27 +52,31 @@ for bits in 2 3 4; do
 done
 presets="$presets q4_0:transform=hadamard"
 
-# measure NAME WINDOWS_OF_CACHES: one run of all presets with these windows: $work/NAME.md has its
-# table, without the last column (speed is the machine's), and $work/NAME.json its results.
+# measure NAME WINDOWS_OF_CACHES CACHES [OPTION ...]: one run of these caches with these windows:
+# $work/NAME.md has its table, without the last column (speed is the machine's), and
+# $work/NAME.json its results.
 measure() {
-    name=$1 added=$2
-    set --
-    for preset in $presets; do
-        case $preset in
-        *:*) set -- "$@" --cache "$preset,$added" ;;
-        *) set -- "$@" --cache "$preset:$added" ;;
+    name=$1 added=$2 caches=$3
+    shift 3
+    for cache in $caches; do
+        case $cache in
+        *:*) set -- "$@" --cache "$cache,$added" ;;
+        *) set -- "$@" --cache "$cache:$added" ;;
         esac
     done
     "$eval_program" -m "$model" -f "$text" -c "$context" --windows "$windows" --skip "$skip" \
-        --resume "$resume" --markdown --json "$work/$name.json" "$@" >"$work/table"
+        --markdown --json "$work/$name.json" "$@" >"$work/table"
     sed 's/|[^|]*|$/|/' "$work/table" >"$work/$name.md"
 }
 
-measure with sink=4,recent=128
-measure without sink=0,recent=0
+measure with sink=4,recent=128 "$presets" --resume "$resume"
+measure without sink=0,recent=0 "$presets" --resume "$resume"
 
-# The calibrated caches, each beside what it is compared with: choices of rotations per group and
-# per key, and once for all; centering; scores of the choice; calibration queries.
+# The calibrated caches, each beside what it is compared with: bases and feedback; choices of
+# rotations per group and per key, and once for all; centering; scores; calibration queries.
+bases='quarot quest oscar wush wush_a kivi:k2,v2,fit=search'
+bases="$bases kivi:k2,v2,meta=e4m3,fit=search,round=feedback2 loom:meta=e4m3 loom loom:g64"
+bases="$bases loom:b3 loom:b3,meta=e4m3 loom:b4 loom:b4,meta=e4m3"
 choices=''
 for bits in 2 3 4; do
     choices="$choices kivi:k$bits,v$bits kivi:k$bits,v$bits,k.transform=hadamard"
@@ -89,25 +93,17 @@ for count in 16 32 64 128 256; do
     queries="$queries flagrot-kivi:k2,v2,k.score=attention$count"
 done
 
-# measure_calibrated NAME CACHES: as measure; windows of 4 and 128 tokens are these presets' own.
-measure_calibrated() {
-    name=$1 caches=$2
-    set --
-    for cache in $caches; do set -- "$@" --cache "$cache,sink=4,recent=128"; done
-    "$eval_program" -m "$model" -f "$text" -c "$context" --windows "$windows" --skip "$skip" \
-        --resume "${resume%.jsonl}-calibrated.jsonl" --calibration "$calibration" --choices \
-        --markdown --json "$work/$name.json" "$@" >"$work/table"
-    sed 's/|[^|]*|$/|/' "$work/table" >"$work/$name.md"
-}
-
 if [ -n "$calibration_text" ]; then
     set --
-    for cache in $choices $scores $queries; do set -- "$@" --for "$cache,sink=4,recent=128"; done
+    for cache in $bases $choices $scores $queries; do set -- "$@" --for "$cache"; done
     "$calibrate_program" -m "$model" -f "$calibration_text" -o "$calibration" -c "$context" \
         --windows "$calibration_windows" --queries 256 --resume "$@"
-    measure_calibrated choices "$choices"
-    measure_calibrated scores "$scores"
-    measure_calibrated queries "$queries"
+    set -- --resume "${resume%.jsonl}-calibrated.jsonl" --calibration "$calibration"
+    measure bases sink=4,recent=128 "$bases" "$@"
+    measure choices sink=4,recent=128 "$choices" "$@" --choices
+    measure scores sink=4,recent=128 "$scores" "$@" --choices
+    measure queries sink=4,recent=128 "$queries" "$@" --choices
+    size="$size KVLOOM_ACCURACY_CALIBRATION_WINDOWS=$calibration_windows"
 fi
 
 # field NAME: a string or a number at the top level of the results.
@@ -129,7 +125,7 @@ written by \`sh tools/accuracy.sh MODEL TEXT\`; below are the figures of one run
 | text | $(basename "$text"), SHA-256 $(field text_sha256) |
 | size | $(field windows) windows of $(field context) tokens, positions from $(field skip) on |
 | program | kvloom $(field version), target $(field target), $(field threads) threads |
-| command | \`$size sh tools/accuracy.sh MODEL TEXT\` |
+| command | \`$size sh tools/accuracy.sh MODEL TEXT${calibration_text:+ OUT OTHER_TEXT}\` |
 
 ## The first 4 and the newest 128 tokens in 16 bits (\`sink=4,recent=128\`)
 
@@ -150,6 +146,8 @@ Calibrated on $calibration_windows windows of $context tokens of $(basename "$ca
 The first 4 and the newest 128 tokens are in 16 bits.
 
 END
+        cat "$work/bases.md"
+        printf '\nChoices of rotations, and which they were:\n\n'
         cat "$work/choices.md"
         printf '\nBy the score of the choice, with 16-bit scales (3.0 bits):\n\n'
         cat "$work/scores.md"
