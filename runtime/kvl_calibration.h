@@ -166,6 +166,11 @@ KVL__FN kvl_status kvl__calibration_check(kvl_context* ctx, const kvl__table_sou
             KVL__REQUIRE(ctx, shape[j] == (double)has[j], KVL_BAD_ARGUMENT, "%s: layer %d: "
                          "calibrated with %s = %g: the cache has %d", cal->name, i, names[j],
                          shape[j], has[j]);
+        const float scale = l->softmax_scale > 0.0f ? l->softmax_scale
+                                                    : 1.0f / sqrtf((float)l->head_dim);
+        KVL__REQUIRE(ctx, fabs(shape[KVL__SHAPE_SCALE] - (double)scale) <= 1e-6 * (double)scale,
+                     KVL_BAD_ARGUMENT, "%s: layer %d: calibrated with softmax_scale = %g: the "
+                     "cache has %g", cal->name, i, shape[KVL__SHAPE_SCALE], (double)scale);
         KVL__TRY(kvl__calibration_check_rope(ctx, cal, i, l));
     }
     return KVL_OK;

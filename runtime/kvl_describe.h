@@ -69,7 +69,11 @@ KVL__FN kvl_status kvl__estimate_cache(kvl_cache* cache, const kvl_cache_desc* d
         *bytes += cache->layers[i].record_bytes + cache->layers[i].head_bytes;
     *bytes += kvl__scratch_sizes(cache, kvl_context_threads(cache->ctx));
     *bytes += (uint64_t)kvl__slots_for(num_seqs) * sizeof *cache->slots;
-    *bytes += (uint64_t)num_seqs * kvl__estimate_seq(cache, num_rows);
+    const uint64_t seq_bytes = kvl__estimate_seq(cache, num_rows);
+    KVL__REQUIRE(cache->ctx, num_seqs == 0 || seq_bytes < (UINT64_MAX >> 1) / (uint64_t)num_seqs,
+                 KVL_BAD_ARGUMENT, "num_seqs = %d, num_rows = %lld: their bytes are no number of "
+                 "64 bits", num_seqs, (long long)num_rows);
+    *bytes += (uint64_t)num_seqs * seq_bytes;
     if (!kvl__on_device(cache)) return KVL_OK;
     for (int i = 0; i < cache->num_layers; ++i)
         *bytes += kvl__device_records_bytes(&cache->layers[i]) + cache->layers[i].head_bytes;

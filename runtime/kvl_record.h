@@ -138,10 +138,10 @@ KVL__FN kvl_status kvl__table_missing(kvl_context* ctx, const kvl__config* confi
     char spec[KVL__SPEC_BYTES];
     kvl__canonical_spec(config, spec, sizeof spec);
     return kvl__fail(ctx, KVL_BAD_ARGUMENT, "layer %d: %c.%s = %s: %s layer.%d.%c.%s; make it with "
-                     "kvloom-calibrate -m MODEL -f TEXT -o FILE --for '%s'", w->layer,
+                     "kvloom-calibrate -m MODEL -f TEXT -o FILE %s--for '%s'", w->layer,
                      w->side ? 'v' : 'k', kvl__stages[stage].name, kvl__word_of(c, stage)->name,
                      source ? "the calibration has no" : "needs a calibration with", w->layer,
-                     w->side ? 'v' : 'k', w->name, spec);
+                     w->side ? 'v' : 'k', w->name, source ? "--resume " : "", spec);
 }
 
 // Fills the records of one side of a layer: [num_kv_heads, record_floats], zeroed before.

@@ -220,6 +220,8 @@ Test(api, cache_descs_refuse_what_is_out_of_range)
     refused(ctx, kvl_estimate(ctx, &good, -1, 1, &bytes), "num_seqs", "-1", "estimate");
     refused(ctx, kvl_estimate(ctx, &good, 1, -1, &bytes), "num_rows", "-1", "estimate");
     refused(ctx, kvl_estimate(ctx, &good, 1, 1, NULL), "bytes", "NULL", "estimate");
+    refused(ctx, kvl_estimate(ctx, &good, 1 << 20, (1LL << 40) - 1, &bytes), "num_seqs = 1048576",
+            "64 bits", "estimate");
     kvl_context_destroy(ctx);
 }
 

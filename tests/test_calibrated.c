@@ -29,7 +29,7 @@ Test(calibrated, what_is_missing_is_named_with_the_command_that_makes_it)
            "layer.0.k.mean; make it with kvloom-calibrate -m MODEL -f TEXT -o FILE --for 'rtn:");
     refuse("rtn:v.shift=mean", 64, test_calibration(TEST_TABLES_EMPTY),
            "layer 0: v.shift = mean: the calibration has no layer.0.v.mean; make it with "
-           "kvloom-calibrate");
+           "kvloom-calibrate -m MODEL -f TEXT -o FILE --resume --for 'rtn:");
     refuse("rtn:shift=mean", 64, test_calibration(TEST_TABLES_SPOILT),
            "calibration: layer.0.k.mean = inf in head 0, number 0: must be finite");
     refuse("rtn:shift=median", 64, NULL, "shift = 'median': must be one of none, mean");

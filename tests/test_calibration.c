@@ -513,6 +513,10 @@ Test(calibration, of_another_model_is_refused_by_name)
     l.head_dim_v = 64;
     expect_no_cache(&c, &d, "head_dim_v = 48: the cache has 64");
     l = c.layer;
+    l.softmax_scale = 0.3f;
+    expect_no_cache(&c, &d, "calibrated with softmax_scale = ");
+    expect_no_cache(&c, &d, "the cache has 0.3");
+    l = c.layer;
     kvl_rope rope = rope_pairs;
     l.rope = &rope;
     rope.base = 10000.0;
@@ -540,12 +544,11 @@ Test(calibration, what_is_missing_is_told_with_the_command)
     calibrated c;
     open_calibrated(&c, NULL);
     kvl_calibration* empty = NULL;
-    const char* command = "kvloom-calibrate -m MODEL -f TEXT -o FILE --for '";
-    expect_no_cache(&c, &c.cache, command);
+    expect_no_cache(&c, &c.cache, "kvloom-calibrate -m MODEL -f TEXT -o FILE --for '");
     test_ok(c.ctx, kvl_calibration_create(c.stats, NULL, &empty), "without a cache");
     c.cache.calibration = empty;
     c.cache.model_identity = NULL;
-    expect_no_cache(&c, &c.cache, command);
+    expect_no_cache(&c, &c.cache, "kvloom-calibrate -m MODEL -f TEXT -o FILE --resume --for '");
     kvl_calibration_free(empty);
     close_calibrated(&c);
 }

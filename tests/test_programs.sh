@@ -328,6 +328,8 @@ if [ -x "$bin/decode" ] && [ -n "$model" ]; then
         decode -m "$model" -p x --calibration x --calibrate-on-prompt
     refuses "decode: no such calibration" "/nowhere/c" \
         decode -m "$model" -p x --cache "$centred" --calibration /nowhere/c
+    refuses "decode: --save of a calibration that no file has" "no file has" \
+        decode -m "$model" -p x --calibrate-on-prompt --save "$work/nothing"
     accepts "decode: calibrated on the prompt" "" \
         decode $run -n 1 -p "$text" --cache "$centred" --calibrate-on-prompt=64
     seq 1 400 >"$work/text"
@@ -346,6 +348,18 @@ if [ -x "$bin/decode" ] && [ -n "$model" ]; then
         else
             not_ok "calibrate: another cache of the same statistics" "a status that is not 0"
         fi
+        name="calibrate: a table that nothing makes"
+        if "$bin/kvloom-calibrate" -m "$model" -f "$work/text" -o "$work/d" -c 128 --windows 1 \
+            --for "kivi:transform=file" 2>"$work/err"; then
+            not_ok "$name" "status 0"
+        elif grep -q "from statistics; $work/d has the statistics, and --resume" "$work/err"; then
+            ok "$name"
+        else
+            not_ok "$name" "the file is not told"
+        fi
+        accepts "calibrate: goes on after it" "" \
+            kvloom-calibrate -m "$model" -f "$work/text" -o "$work/d" -c 128 --windows 1 --resume \
+            --for "$centred"
         head -c 100000 "$work/c" >"$work/cut"
         refuses "decode: half a calibration" "cut" \
             decode $run -n 1 -p x --cache "$centred" --calibration "$work/cut"

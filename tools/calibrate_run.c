@@ -261,6 +261,20 @@ static int set_texts(calibrator* c, kvl_calibration* cal)
     return failed(c, status);
 }
 
+// A table that cannot be made costs no windows: the file gets what there is, for --resume with
+// other caches.
+static void save_without(calibrator* c, kvl_calibration* cal)
+{
+    const size_t used = strlen(c->message);
+    if (kvl_calibration_set_text(cal, "for", "") != KVL_OK ||
+        kvl_calibration_save(cal, c->total, c->o->out) != KVL_OK) {
+        return;
+    }
+    snprintf(c->message + used, c->message_bytes - used,
+             "; %s has the statistics, and --resume with other caches goes on with them",
+             c->o->out);
+}
+
 // finished: with the tables.
 static int save(calibrator* c, bool finished)
 {
@@ -268,7 +282,10 @@ static int save(calibrator* c, bool finished)
     const bool keep = !(finished && c->o->no_statistics);
     int status = failed(c, kvl_calibration_create(c->total, NULL, &cal));
     if (status == 0) { status = set_texts(c, cal); }
-    if (status == 0 && finished) { status = derive_all(c, cal, c->total); }
+    if (status == 0 && finished) {
+        status = derive_all(c, cal, c->total);
+        if (status != 0 && keep) { save_without(c, cal); }
+    }
     if (status == 0) {
         status = failed(c, kvl_calibration_save(cal, keep ? c->total : NULL, c->o->out));
     }

@@ -209,9 +209,10 @@ static int check(const decode_options* o, int argc, char** argv, int rest)
     if (o->calibration != NULL && o->calibrate_rows > 0) {
         return usage("--calibration and --calibrate-on-prompt", NULL, "only one of them");
     }
-    if (o->calibrate_rows > 0 && (o->load_path != NULL || o->prompt_cache != NULL)) {
-        return usage("--calibrate-on-prompt", NULL, "does not go with --load and --prompt-cache: "
-                     "the file must be read again with the same calibration");
+    if (o->calibrate_rows > 0 && (o->load_path != NULL || o->save_path != NULL ||
+                                  o->prompt_cache != NULL)) {
+        return usage("--calibrate-on-prompt", NULL, "does not go with --load, --save and "
+                     "--prompt-cache: their rows need the same calibration, which no file has");
     }
     if (o->follow_path != NULL && o->interactive) {
         return usage("--follow and -i", NULL, "only one of them");
