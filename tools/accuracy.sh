@@ -6,6 +6,8 @@
 # OUT: docs/accuracy.md if none is given.  With a second text, which must not be the first, the
 # calibrated caches are measured as well, calibrated on KVLOOM_ACCURACY_CALIBRATION_WINDOWS (4)
 # windows of it; build/accuracy.safetensors (KVLOOM_ACCURACY_CALIBRATION) keeps what that gives.
+# Of them, KVLOOM_ACCURACY_PARTS ("presets choices scores queries") are measured: the calibrated
+# presets; choices of rotations beside none; the scores of a choice; the number of queries.
 # KVLOOM_ACCURACY_WINDOWS (16), KVLOOM_ACCURACY_CONTEXT (2048) and KVLOOM_ACCURACY_SKIP (256) set
 # the size.  Finished windows are kept in build/accuracy.jsonl (KVLOOM_ACCURACY_RESUME): a run that
 # was interrupted goes on there, and a run of another size, model or text needs another file.
@@ -15,7 +17,7 @@ set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 case ${1:-} in
---help | -h) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
+--help | -h) sed -n '2,16s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
 if [ $# -lt 2 ] || [ $# -gt 4 ]; then
     echo "usage: accuracy.sh MODEL.gguf TEXT [OUT [CALIBRATION_TEXT]]" >&2
@@ -33,6 +35,16 @@ eval_program=${KVLOOM_EVAL:-$root/build/bin/kvloom-eval}
 windows=${KVLOOM_ACCURACY_WINDOWS:-16}
 context=${KVLOOM_ACCURACY_CONTEXT:-2048}
 skip=${KVLOOM_ACCURACY_SKIP:-256}
+parts=${KVLOOM_ACCURACY_PARTS:-presets choices scores queries}
+for part in $parts; do
+    case $part in
+    presets | choices | scores | queries) ;;
+    *)
+        echo "accuracy.sh: KVLOOM_ACCURACY_PARTS: no part $part: presets, choices, scores, queries" >&2
+        exit 2
+        ;;
+    esac
+done
 size="KVLOOM_ACCURACY_WINDOWS=$windows KVLOOM_ACCURACY_CONTEXT=$context"
 size="$size KVLOOM_ACCURACY_SKIP=$skip"
 resume=${KVLOOM_ACCURACY_RESUME:-$root/build/accuracy.jsonl}
@@ -42,15 +54,15 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# The presets, without windows.
-presets='f16 bf16 q8_0 q4_0'
+# The caches that need no calibration, without windows.
+uncalibrated='f16 bf16 q8_0 q4_0'
 for bits in 2 3 4; do
     for preset in rtn kivi; do
-        presets="$presets $preset:k$bits,v$bits $preset:k$bits,v$bits,meta=f16"
+        uncalibrated="$uncalibrated $preset:k$bits,v$bits $preset:k$bits,v$bits,meta=f16"
     done
-    presets="$presets kivi:k$bits,v$bits,k.transform=hadamard"
+    uncalibrated="$uncalibrated kivi:k$bits,v$bits,k.transform=hadamard"
 done
-presets="$presets q4_0:transform=hadamard"
+uncalibrated="$uncalibrated q4_0:transform=hadamard"
 
 # measure NAME WINDOWS_OF_CACHES CACHES [OPTION ...]: one run of these caches with these windows:
 # $work/NAME.md has its table, without the last column (speed is the machine's), and
@@ -69,14 +81,13 @@ measure() {
     sed 's/|[^|]*|$/|/' "$work/table" >"$work/$name.md"
 }
 
-measure with sink=4,recent=128 "$presets" --resume "$resume"
-measure without sink=0,recent=0 "$presets" --resume "$resume"
+measure with sink=4,recent=128 "$uncalibrated" --resume "$resume"
+measure without sink=0,recent=0 "$uncalibrated" --resume "$resume"
 
-# The calibrated caches, each beside what it is compared with: bases and feedback; choices of
-# rotations per group and per key, and once for all; centering; scores; calibration queries.
-bases='quarot quest oscar wush wush_a kivi:k2,v2,fit=search'
-bases="$bases kivi:k2,v2,meta=e4m3,fit=search,round=feedback2 loom:meta=e4m3 loom loom:g64"
-bases="$bases loom:b3 loom:b3,meta=e4m3 loom:b4 loom:b4,meta=e4m3"
+# The calibrated caches by parts, each beside what it is compared with.
+presets='quarot quest oscar wush wush_a flagrot-kivi flagrot-auto loom loom:g64 loom:b3 loom:b4'
+presets="$presets kivi:k2,v2,fit=search kivi:k2,v2,meta=e4m3,fit=search,round=feedback2"
+presets="$presets loom:meta=e4m3 loom:b3,meta=e4m3 loom:b4,meta=e4m3"
 choices=''
 for bits in 2 3 4; do
     choices="$choices kivi:k$bits,v$bits kivi:k$bits,v$bits,k.transform=hadamard"
@@ -93,18 +104,44 @@ for count in 16 32 64 128 256; do
     queries="$queries flagrot-kivi:k2,v2,k.score=attention$count"
 done
 
+# caches_of PART: its caches.
+caches_of() {
+    case $1 in
+    presets) echo "$presets" ;;
+    choices) echo "$choices" ;;
+    scores) echo "$scores" ;;
+    queries) echo "$queries" ;;
+    esac
+}
+
 if [ -n "$calibration_text" ]; then
     set --
-    for cache in $bases $choices $scores $queries; do set -- "$@" --for "$cache"; done
+    for part in $parts; do
+        for cache in $(caches_of "$part"); do set -- "$@" --for "$cache"; done
+    done
     "$calibrate_program" -m "$model" -f "$calibration_text" -o "$calibration" -c "$context" \
         --windows "$calibration_windows" --queries 256 --resume "$@"
     set -- --resume "${resume%.jsonl}-calibrated.jsonl" --calibration "$calibration"
-    measure bases sink=4,recent=128 "$bases" "$@"
-    measure choices sink=4,recent=128 "$choices" "$@" --choices
-    measure scores sink=4,recent=128 "$scores" "$@" --choices
-    measure queries sink=4,recent=128 "$queries" "$@" --choices
+    for part in $parts; do
+        case $part in
+        presets)
+            measure presets sink=4,recent=128 "$presets" "$@"
+            measure presets-without sink=0,recent=0 "$presets" "$@"
+            ;;
+        *) measure "$part" sink=4,recent=128 "$(caches_of "$part")" "$@" --choices ;;
+        esac
+    done
     size="$size KVLOOM_ACCURACY_CALIBRATION_WINDOWS=$calibration_windows"
+    size="$size KVLOOM_ACCURACY_PARTS='$parts'"
 fi
+
+# section PART TITLE: the table of a part that was measured.
+section() {
+    if [ -e "$work/$1.md" ]; then
+        printf '\n### %s\n\n' "$2"
+        cat "$work/$1.md"
+    fi
+}
 
 # field NAME: a string or a number at the top level of the results.
 field() {
@@ -143,16 +180,13 @@ END
 ## Calibrated caches
 
 Calibrated on $calibration_windows windows of $context tokens of $(basename "$calibration_text").
-The first 4 and the newest 128 tokens are in 16 bits.
-
+The first 4 and the newest 128 tokens are in 16 bits, but where it says otherwise.
 END
-        cat "$work/bases.md"
-        printf '\nChoices of rotations, and which they were:\n\n'
-        cat "$work/choices.md"
-        printf '\nBy the score of the choice, with 16-bit scales (3.0 bits):\n\n'
-        cat "$work/scores.md"
-        printf '\nBy the number of calibration queries:\n\n'
-        cat "$work/queries.md"
+        section presets 'Bases, fits and rounding'
+        section presets-without 'The same with every row in codes (`sink=0,recent=0`)'
+        section choices 'Choices of rotations, and which they were'
+        section scores 'By the score of the choice, with 16-bit scales (3.0 bits)'
+        section queries 'By the number of calibration queries'
     fi
     cat "$root/tools/accuracy_notes.md"
 } >"$work/out.md"
