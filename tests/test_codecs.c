@@ -13,7 +13,7 @@
 // FIXTURES
 
 typedef struct fixture {
-    char           name[256], spec[192];
+    char           name[256], spec[192], rows[64];      // rows: of a model, "" for test_rows
     int            choices;            // of keys, in a head
     int            q_heads, kv_heads, dk, dv, soft_cap, window_len, sink, quantized;
     int            num_rows, num_queries, bits[2], groups[2], num_samples, samples[16];
@@ -32,6 +32,8 @@ static void fixture_header(fixture* f, char* text)
 {
     const char* at = strstr(text, "\nspec ");
     cr_assert(at != NULL && sscanf(at, "\nspec %191s", f->spec) == 1, "%s: no spec", f->name);
+    at = strstr(text, "\nrows ");
+    cr_assert(!at || sscanf(at, "\nrows %63s", f->rows) == 1, "%s: no rows", f->name);
     f->q_heads = fixture_number(text, "\nnum_q_heads ");
     f->kv_heads = fixture_number(text, "\nnum_kv_heads ");
     f->dk = fixture_number(text, "\nhead_dim ");
@@ -228,12 +230,17 @@ static void check_fixture(const char* path, const test_target* target)
     kvl_layer_desc layer = test_layer(f.spec, f.q_heads, f.kv_heads, f.dk, f.dv);
     layer.soft_cap = (float)f.soft_cap;
     layer.window_len = f.window_len;
-    test_cache c = test_open(target, &layer);
+    test_recorded recorded = { 0, 0, 0, NULL, NULL, test_calibration(TEST_TABLES) };
+    if (f.rows[0]) recorded = test_recorded_rows(f.rows);
+    test_cache c = test_open_calibrated(target, &layer, recorded.calibration);
     const kvl_seq seq = test_seq(&c);
-    float* k = test_floats((int64_t)f.num_rows * f.kv_heads * f.dk);
-    float* v = test_floats((int64_t)f.num_rows * f.kv_heads * f.dv);
-    test_rows(11, f.num_rows, f.kv_heads, f.dk, k);
-    test_rows(22, f.num_rows, f.kv_heads, f.dv, v);
+    float *k = recorded.k, *v = recorded.v;
+    if (!f.rows[0]) {
+        k = test_floats((int64_t)f.num_rows * f.kv_heads * f.dk);
+        v = test_floats((int64_t)f.num_rows * f.kv_heads * f.dv);
+        test_rows(11, f.num_rows, f.kv_heads, f.dk, k);
+        test_rows(22, f.num_rows, f.kv_heads, f.dv, v);
+    }
     test_append(&c, seq, k, v, 0, f.num_rows);
     kvl_seq_rows rows;
     test_ok(c.ctx, kvl_seq_get_rows(c.cache, 0, seq, &rows), f.name);
@@ -246,8 +253,10 @@ static void check_fixture(const char* path, const test_target* target)
     check_samples(&f, &c, seq, 1, target->name);
     check_attention(&f, &c, seq, target->name);
     test_close(&c);
-    free(k);
-    free(v);
+    if (!f.rows[0]) {
+        free(k);
+        free(v);
+    }
     free(f.file);
 }
 
@@ -269,7 +278,7 @@ static void check_fixtures(const test_target* target, size_t step)
     static const char pattern[] = KVLOOM_TEST_ROOT "/tests/fixtures/codec_*.kvf";
     glob_t found;
     const int failed = glob(pattern, 0, NULL, &found);
-    cr_assert(failed == 0 && found.gl_pathc == 56, "%s: %zu fixtures, expected 56", pattern,
+    cr_assert(failed == 0 && found.gl_pathc == 60, "%s: %zu fixtures, expected 60", pattern,
               failed ? (size_t)0 : found.gl_pathc);
     for (size_t i = 0; i < found.gl_pathc; i += step)
         if (has_kernels(found.gl_pathv[i], target)) check_fixture(found.gl_pathv[i], target);

@@ -349,6 +349,94 @@ const kvl_calibration* test_calibration(test_tables kind)
     return (const kvl_calibration*)(const void*)&sources[kind];
 }
 
+// Rows of a model
+
+#ifndef KVLOOM_TEST_ROOT
+#define KVLOOM_TEST_ROOT "."
+#endif
+
+enum { RECORDED_BYTES = 1 << 17 };
+
+typedef struct recorded {
+    kvl__table_source source;            // first: a kvl_calibration begins with it
+    float*            queries;
+    float*            query_lse;
+    float*            mean;
+    int               num_queries;       // of each head in the file
+    float*            part[2];           // as many of queries and query_lse as were asked for
+} recorded;
+
+// The first `count` numbers of each head's `all`.
+static float* part_of(float** part, const float* x, int heads, int64_t count, int64_t all)
+{
+    if (!*part) *part = test_floats(heads * all);
+    for (int head = 0; head < heads; ++head)
+        memcpy(*part + head * count, x + head * all, (size_t)count * sizeof *x);
+    return *part;
+}
+
+static kvl_status find_recorded(kvl_context* ctx, const kvl__table_source* source,
+                                const kvl__wanted_table* w, const float** out)
+{
+    recorded* r = (recorded*)(uintptr_t)(const void*)source;
+    const int heads = w->num_kv_heads;
+    const int64_t number = w->shape[0];
+    (void)ctx;
+    *out = NULL;
+    if (is_table(w, "mean")) *out = r->mean;
+    if (!is_table(w, "quer") || number > r->num_queries) return KVL_OK;
+    if (is_table(w, "queries"))
+        *out = part_of(&r->part[0], r->queries, heads, number * w->shape[1],
+                       r->num_queries * w->shape[1]);
+    if (is_table(w, "query_lse"))
+        *out = part_of(&r->part[1], r->query_lse, heads, number, r->num_queries);
+    return KVL_OK;
+}
+
+// `count` numbers at *at as floats: f32, or f16 if is_half.
+static float* take(const unsigned char** at, int64_t count, int is_half)
+{
+    float* x = test_floats(count);
+    for (int64_t i = 0; i < count; ++i, *at += is_half ? 2 : 4) {
+        uint16_t half;
+        memcpy(&half, *at, 2);
+        if (is_half) x[i] = test_value_f16(half);
+        else memcpy(&x[i], *at, 4);
+    }
+    return x;
+}
+
+test_recorded test_recorded_rows(const char* name)
+{
+    static recorded tables;
+    static test_recorded rows;
+    char path[512];
+    if (rows.k) return rows;
+    snprintf(path, sizeof path, "%s/tests/fixtures/rows_%s.bin", KVLOOM_TEST_ROOT, name);
+    unsigned char* data = (unsigned char*)test_alloc(RECORDED_BYTES, 1);
+    FILE* file = fopen(path, "rb");
+    cr_assert(file != NULL, "%s cannot be opened", path);
+    const size_t bytes = fread(data, 1, RECORDED_BYTES - 1, file);
+    fclose(file);
+    int header = 0;
+    cr_assert(sscanf((const char*)data, "kvloom_rows 1\nrows %d heads %d dim %d queries %d%n",
+                     &rows.num_rows, &rows.heads, &rows.dim, &tables.num_queries, &header) == 4,
+              "%s: not recorded rows", path);
+    const int64_t row = (int64_t)rows.heads * rows.dim, q = tables.num_queries;
+    cr_assert((int64_t)bytes == header + 1 + 4 * rows.num_rows * row + 2 * q * row +
+                                4 * q * rows.heads + 4 * row, "%s: %zu bytes", path, bytes);
+    const unsigned char* at = data + header + 1;
+    rows.k = take(&at, rows.num_rows * row, 1);
+    rows.v = take(&at, rows.num_rows * row, 1);
+    tables.queries = take(&at, q * row, 1);
+    tables.query_lse = take(&at, q * rows.heads, 0);
+    tables.mean = take(&at, row, 0);
+    tables.source.find = find_recorded;
+    rows.calibration = (const kvl_calibration*)(const void*)&tables;
+    free(data);
+    return rows;
+}
+
 // Calls
 
 // Bytes of a view of rows.
@@ -510,14 +598,15 @@ kvl_layer_desc test_layer(const char* spec, int q_heads, int kv_heads, int dk, i
     return layer;
 }
 
-test_cache test_open_threads(const test_target* target, const kvl_layer_desc* layer, int threads)
+static test_cache open_cache(const test_target* target, const kvl_layer_desc* layer, int threads,
+                             const kvl_calibration* calibration)
 {
     test_cache c;
     memset(&c, 0, sizeof c);
     kvl_cache_desc desc = { 0 };
     desc.num_layers = 1;
     desc.layers = layer;
-    desc.calibration = test_calibration(TEST_TABLES);
+    desc.calibration = calibration;
     c.ctx = test_context(target, threads);
     c.layer = *layer;
     c.dv = layer->head_dim_v ? layer->head_dim_v : layer->head_dim;
@@ -532,6 +621,17 @@ test_cache test_open_threads(const test_target* target, const kvl_layer_desc* la
                strcmp(target->isa, "portable") != 0 &&
                (c.info.k_bits < 16.0f || c.info.v_bits < 16.0f);
     return c;
+}
+
+test_cache test_open_calibrated(const test_target* target, const kvl_layer_desc* layer,
+                                const kvl_calibration* calibration)
+{
+    return open_cache(target, layer, 0, calibration);
+}
+
+test_cache test_open_threads(const test_target* target, const kvl_layer_desc* layer, int threads)
+{
+    return open_cache(target, layer, threads, test_calibration(TEST_TABLES));
 }
 
 test_cache test_open(const test_target* target, const kvl_layer_desc* layer)

@@ -83,6 +83,17 @@ typedef enum test_tables { TEST_TABLES, TEST_TABLES_EMPTY, TEST_TABLES_SPOILT } 
 
 const kvl_calibration* test_calibration(test_tables kind);
 
+// Rows of a model, tests/fixtures/rows_NAME.bin: k and v [num_rows, heads, dim], and the tables of
+// its calibration.  They stay.
+typedef struct test_recorded {
+    int                    num_rows, heads, dim;
+    float*                 k;
+    float*                 v;
+    const kvl_calibration* calibration;
+} test_recorded;
+
+test_recorded test_recorded_rows(const char* name);
+
 // A cache of one layer, calibrated with TEST_TABLES, and a context of its own.
 typedef struct test_cache {
     kvl_context*   ctx;
@@ -95,6 +106,8 @@ typedef struct test_cache {
 
 kvl_layer_desc test_layer(const char* spec, int q_heads, int kv_heads, int dk, int dv);
 test_cache test_open(const test_target* target, const kvl_layer_desc* layer);
+test_cache test_open_calibrated(const test_target* target, const kvl_layer_desc* layer,
+                                const kvl_calibration* calibration);
 test_cache test_open_threads(const test_target* target, const kvl_layer_desc* layer, int threads);
 void       test_close(test_cache* c);
 kvl_seq    test_seq(test_cache* c);

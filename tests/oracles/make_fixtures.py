@@ -17,7 +17,8 @@
 #     checksum   u32, FNV-1a of all the arrays before it
 #
 # Inputs are not stored: class Lcg below and test_rows in test_support.c make the same numbers, as
-# integers times a power of two, so that no rounding depends on the language.
+# integers times a power of two, so that no rounding depends on the language.  Where there is a line
+# `rows NAME`, keys, values and calibrated tables are those of rows_NAME.bin (record_rows.py).
 
 import importlib.util
 import os
@@ -107,6 +108,14 @@ CASES = [
                                                              4, 2,  96,  64, 32, 1, 0.0, 0),
     ("mean_had",   "kivi:k2,v4,shift=mean,k.transform=hadamard32,",
                                                              3, 1,  96,  64, 32, 1, 0.0, 0),
+]
+
+# The same for rows of a model: name, rows, spec, q heads, soft_cap
+REAL_CASES = [
+    ("real_choose",  "smollm2", "flagrot-kivi:",                 6, 0.0),
+    ("real_choose_4", "smollm2", "flagrot-kivi:k4,v4,k.meta=f16,", 4, 0.0),
+    ("real_auto",    "smollm2", "flagrot-auto:",                 6, 30.0),
+    ("real_auto_3",  "smollm2", "flagrot-auto:k3,v3,k.score=reconstruction,", 2, 0.0),
 ]
 
 
@@ -232,16 +241,55 @@ def side_bytes(heads, bits):
     return out
 
 
-def make(case):
+class Recorded:
+    """rows_NAME.bin: keys and values [rows, heads, dim], tables by name [heads, ...]."""
+
+    def __init__(self, name):
+        with open(os.path.join(HERE, "..", "fixtures", f"rows_{name}.bin"), "rb") as file:
+            data = file.read()
+        words = data.split(b"\n", 2)[1].split()
+        rows, self.heads, self.dim, queries = (int(w) for w in words[1::2])
+        self.at, self.data = len(data) - len(data.split(b"\n", 2)[2]), data
+        self.k, self.v = (self.take("<f2", rows, self.heads, self.dim) for _ in range(2))
+        self.tables = {"queries": self.take("<f2", self.heads, queries, self.dim),
+                       "query_lse": self.take("<f4", self.heads, queries),
+                       "mean": self.take("<f4", self.heads, self.dim)}
+
+    def take(self, kind, *shape):
+        x = np.frombuffer(self.data, kind, int(np.prod(shape)), self.at).reshape(shape)
+        self.at += x.nbytes
+        return x.astype(np.float32)
+
+    def add_tables(self, side):
+        wanted = ["mean"] if side["shift"] == "mean" else []
+        for name in wanted:
+            side["tables"][name] = self.tables[name]
+        if side["score"] == "attention":
+            for name in ("queries", "query_lse"):
+                side["tables"][name] = self.tables[name][:, :side["score_number"]]
+
+
+def make_real(case):
+    name, rows, spec, hq, cap = case
+    recorded = Recorded(rows)
+    return make((name, spec, hq, recorded.heads, recorded.dim, recorded.dim, 64, 2, cap, 0),
+                (rows, recorded))
+
+
+def make(case, source=None):
     name, spec, hq, hkv, dk, dv, quantized, queries, cap, window = case
     plain = spec.startswith(("f16", "bf16", "q"))
     sink, recent = (2, 6) if plain else (4, 20)
     spec += f"sink={sink},recent={recent},chunk=32"
     key, value, windows = oracle.parse_spec(spec, dk, dv)
     n = sink + recent + quantized + 9
-    add_tables(key, "k", hkv, dk)
-    add_tables(value, "v", hkv, dv)
-    kx, vx = make_rows(KEY_SEED, n, hkv, dk), make_rows(VALUE_SEED, n, hkv, dv)
+    if source:
+        kx, vx = source[1].k[:n], source[1].v[:n]
+        source[1].add_tables(key)
+    else:
+        kx, vx = make_rows(KEY_SEED, n, hkv, dk), make_rows(VALUE_SEED, n, hkv, dv)
+        add_tables(key, "k", hkv, dk)
+        add_tables(value, "v", hkv, dv)
     k, k_heads = oracle.cache_rows(kx, key, windows)
     v, v_heads = oracle.cache_rows(vx, value, windows)
     q = make_queries(QUERY_SEED, queries, hq, dk)
@@ -253,7 +301,7 @@ def make(case):
     data += o.astype("<f4").tobytes() + lse.astype("<f4").tobytes()
     groups = [0 if e[0]["scales"] is None else e[0]["scales"].size for e in (k_heads, v_heads)]
     lines = [
-        "kvloom_fixture 1", f"spec {spec}", f"num_q_heads {hq}", f"num_kv_heads {hkv}",
+        "kvloom_fixture 1", f"spec {spec}", *([f"rows {source[0]}"] if source else []), f"num_q_heads {hq}", f"num_kv_heads {hkv}",
         f"head_dim {dk}", f"head_dim_v {dv}", f"soft_cap {int(cap)}", f"window_len {window}",
         f"num_rows {n}", f"sink {sink}", f"quantized {quantized}", f"num_queries {queries}",
         f"k_bits {key['bits']}", f"v_bits {value['bits']}",
@@ -267,12 +315,12 @@ def make(case):
 def main():
     folder = sys.argv[1] if len(sys.argv) > 1 else os.path.join(HERE, "..", "fixtures")
     total = 0
-    for case in CASES:
-        name, data = make(case)
+    made = [make(case) for case in CASES] + [make_real(case) for case in REAL_CASES]
+    for name, data in made:
         with open(os.path.join(folder, f"codec_{name}.kvf"), "wb") as file:
             file.write(data)
         total += len(data)
-    print(f"{len(CASES)} files, {total} bytes")
+    print(f"{len(made)} files, {total} bytes")
 
 
 if __name__ == "__main__":
