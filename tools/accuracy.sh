@@ -40,7 +40,8 @@ for part in $parts; do
     case $part in
     presets | choices | scores | queries) ;;
     *)
-        echo "accuracy.sh: KVLOOM_ACCURACY_PARTS: no part $part: presets, choices, scores, queries" >&2
+        echo "accuracy.sh: KVLOOM_ACCURACY_PARTS: $part is none of presets, choices, scores," \
+            "queries" >&2
         exit 2
         ;;
     esac

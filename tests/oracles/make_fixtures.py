@@ -301,7 +301,8 @@ def make(case, source=None):
     data += o.astype("<f4").tobytes() + lse.astype("<f4").tobytes()
     groups = [0 if e[0]["scales"] is None else e[0]["scales"].size for e in (k_heads, v_heads)]
     lines = [
-        "kvloom_fixture 1", f"spec {spec}", *([f"rows {source[0]}"] if source else []), f"num_q_heads {hq}", f"num_kv_heads {hkv}",
+        "kvloom_fixture 1", f"spec {spec}", *([f"rows {source[0]}"] if source else []),
+        f"num_q_heads {hq}", f"num_kv_heads {hkv}",
         f"head_dim {dk}", f"head_dim_v {dv}", f"soft_cap {int(cap)}", f"window_len {window}",
         f"num_rows {n}", f"sink {sink}", f"quantized {quantized}", f"num_queries {queries}",
         f"k_bits {key['bits']}", f"v_bits {value['bits']}",

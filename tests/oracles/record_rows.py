@@ -1,4 +1,4 @@
-# record_rows.py -- real keys, values and queries of one layer, for fixtures: tests/fixtures/rows_*.bin.
+# record_rows.py -- real keys, values and queries of a layer: tests/fixtures/rows_*.bin.
 #
 #     build/bin/decode -m MODEL -f TEXT -n 1 --cache f16:sink=0,recent=256 --save SESSION
 #     build/bin/kvloom-calibrate -m MODEL -f OTHER_TEXT -o CALIBRATION --for flagrot-auto
