@@ -708,6 +708,7 @@ KVL_API kvl_status kvl_offload(kvl_cache* cache, const kvl_save_desc* desc);
 
 // Brings back the rows of sequences, bit for bit, from what kvl_offload wrote: all of that call's,
 // in its order.  Pages that only they shared are shared again; keep_len's rows return as well.
+// - on target cuda, graphs that were captured with a sequence before it left serve it no more.
 // - errors: as kvl_load, KVL_BAD_ARGUMENT (another file, another order); nothing has changed then.
 KVL_API kvl_status kvl_reload(kvl_cache* cache, const kvl_load_desc* desc, const kvl_seq* seqs,
                               int num_seqs);
@@ -1023,6 +1024,7 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_derive.h"
 #include "kvl_device.h"
 #include "kvl_sequence.h"
+#include "kvl_staging.h"
 #include "kvl_file.h"
 #include "kvl_describe.h"
 #endif

@@ -22,6 +22,7 @@
 #define KVL_FILE_H
 
 #include "kvl_sequence.h"
+#include "kvl_staging.h"
 
 enum {
     KVL__FILE_VERSION = 1,
@@ -29,13 +30,6 @@ enum {
     KVL__TAG_LAYR = 0x5259414c, KVL__TAG_SEQU = 0x55514553, KVL__TAG_ROWS = 0x53574f52,
     KVL__TAG_DONE = 0x454e4f44
 };
-
-KVL__FN kvl_status kvl__check_on_host(const kvl_cache* cache, const char* what)
-{
-    KVL__REQUIRE(cache->ctx, !kvl__on_device(cache), KVL_UNSUPPORTED,
-                 "%s: files of caches on a device are not part of this version", what);
-    return KVL_OK;
-}
 
 // One direction of a file: bytes of the section at hand are counted and hashed.
 typedef struct kvl__stream {
@@ -299,46 +293,6 @@ KVL__FN kvl_status kvl__read_extent(kvl__stream* s, kvl__extent* e)
     return kvl__read_i64(s, &e->altered);
 }
 
-// A page between its own order and the linear one: rows [0, num_rows) of all heads.
-KVL__FN void kvl__linear_page(const kvl__layer* l, unsigned char* page, unsigned char* linear,
-                              int32_t num_rows, int into_page)
-{
-    for (int head = 0; head < l->config.num_kv_heads; ++head) {
-        for (int side = 0; side < l->config.num_stored; ++side) {
-            const int64_t at = kvl__side_at(l, head, side);
-            kvl__linear_args a;
-            memset(&a, 0, sizeof a);
-            a.codec = &l->config.side[side];
-            a.page = page + at;
-            a.linear = linear + at;
-            a.page_size = l->config.page_size;
-            a.num_rows = num_rows;
-            a.into_page = into_page;
-            (side ? l->program.linear_values : l->program.linear_keys)(&a);
-        }
-    }
-}
-
-// Several pages at a time, so that the threads have something to do.
-enum { KVL__FILE_PAGES = 32 };
-
-typedef struct kvl__page_batch {
-    const kvl__layer* l;
-    unsigned char*    pages[KVL__FILE_PAGES];
-    int32_t           num_rows[KVL__FILE_PAGES];
-    unsigned char*    linear;      // [KVL__FILE_PAGES, page_bytes]
-    int               num, into_page;
-} kvl__page_batch;
-
-KVL__FN void kvl__batch_item(void* arg, int64_t item, int thread)
-{
-    const kvl__page_batch* b = (const kvl__page_batch*)arg;
-    unsigned char* linear = b->linear + (uint64_t)item * b->l->page_bytes;
-    (void)thread;
-    if (!b->into_page) memset(linear, 0, (size_t)b->l->page_bytes);
-    kvl__linear_page(b->l, b->pages[item], linear, b->num_rows[item], b->into_page);
-}
-
 // Rows of a page that a sequence has quantized.
 KVL__FN int32_t kvl__rows_in_page(const kvl__layer* l, const kvl__extent* e, int64_t page)
 {
@@ -352,18 +306,8 @@ typedef struct kvl__save {
     const kvl_save_desc* d;
     kvl__seq**           seqs;     // [num_seqs]
     kvl__stream          s;
-    unsigned char*       linear;   // KVL__FILE_PAGES pages of the layer with the largest ones
-    uint64_t             linear_bytes;
+    kvl__staging         st;
 } kvl__save;
-
-// The largest page of a cache, KVL__FILE_PAGES times.
-KVL__FN uint64_t kvl__linear_bytes(const kvl_cache* cache)
-{
-    uint64_t most = 0;
-    for (int i = 0; i < cache->num_layers; ++i)
-        if (cache->layers[i].page_bytes > most) most = cache->layers[i].page_bytes;
-    return most * KVL__FILE_PAGES;
-}
 
 // Every page of a layer says how many of its rows some sequence has, and has no number yet.
 KVL__FN void kvl__mark_pages(const kvl__save* job, int layer)
@@ -382,27 +326,28 @@ KVL__FN void kvl__mark_pages(const kvl__save* job, int layer)
     }
 }
 
-KVL__FN kvl_status kvl__write_stretches(kvl__stream* s, const kvl__layer* l,
+KVL__FN kvl_status kvl__write_stretches(kvl__save* job, const kvl__layer* l,
                                         const kvl__seq_layer* from)
 {
+    kvl__seq_layer view;
+    KVL__TRY(kvl__staging_fetch(&job->st, l, from, &view));
     for (int head = 0; head < l->config.num_kv_heads; ++head) {
         kvl__stretch rows[2];
-        kvl__stretches(l, from, head, rows);
+        kvl__stretches(l, &view, head, rows);
         for (int i = 0; i < 2; ++i)
             for (int side = 0; side < l->config.num_stored; ++side)
-                KVL__TRY(kvl__stream_write(s, rows[i].at[side], 2u * (uint64_t)(rows[i].num_rows *
-                                           l->config.side[side].head_dim)));
+                KVL__TRY(kvl__stream_write(&job->s, rows[i].at[side], 2u * (uint64_t)(
+                                           rows[i].num_rows * l->config.side[side].head_dim)));
     }
     return KVL_OK;
 }
 
 KVL__FN kvl_status kvl__write_batch(kvl__save* job, kvl__page_batch* b)
 {
-    kvl__parallel(job->cache->ctx, b->num, kvl__batch_item, b);
+    KVL__TRY(kvl__batch_run(b));
     for (int i = 0; i < b->num; ++i) {
         KVL__TRY(kvl__write_i64(&job->s, 0));
-        KVL__TRY(kvl__stream_write(&job->s, b->linear + (uint64_t)i * b->l->page_bytes,
-                                   b->l->page_bytes));
+        KVL__TRY(kvl__stream_write(&job->s, kvl__batch_linear(b, i), b->l->page_bytes));
     }
     b->num = 0;
     return KVL_OK;
@@ -415,14 +360,14 @@ KVL__FN kvl_status kvl__write_pages(kvl__save* job, const kvl__layer* l,
     kvl__page_batch b;
     memset(&b, 0, sizeof b);
     b.l = l;
-    b.linear = job->linear;
+    b.st = &job->st;
     for (int64_t p = 0; from->table && p < from->table->num; ++p) {
         unsigned char* contents = kvl__table_pages(from->table)[p];
         const kvl__page* page = kvl__page_of(contents);
         if (page->file_number > known) {
-            b.pages[b.num] = contents;
+            b.contents[b.num] = contents;
             b.num_rows[b.num++] = page->file_rows;
-            if (b.num == KVL__FILE_PAGES) KVL__TRY(kvl__write_batch(job, &b));
+            if (b.num == KVL__STAGED_PAGES) KVL__TRY(kvl__write_batch(job, &b));
         } else {
             KVL__TRY(kvl__write_batch(job, &b));
             KVL__TRY(kvl__write_i64(&job->s, page->file_number));
@@ -447,7 +392,7 @@ KVL__FN kvl_status kvl__write_rows(kvl__save* job, int layer, int seq, int32_t* 
     KVL__TRY(kvl__section_write(&job->s, KVL__TAG_ROWS, (uint32_t)layer, bytes));
     KVL__TRY(kvl__write_extent(&job->s, &from->now));
     KVL__TRY(kvl__write_i64(&job->s, num_pages));
-    KVL__TRY(kvl__write_stretches(&job->s, l, from));
+    KVL__TRY(kvl__write_stretches(job, l, from));
     KVL__TRY(kvl__write_pages(job, l, from, known));
     return kvl__section_write_end(&job->s);
 }
@@ -566,19 +511,16 @@ KVL__FN kvl_status kvl__save_run(kvl_cache* cache, const kvl_save_desc* d, uint6
     job.s.ctx = ctx;
     job.s.write = d->write;
     job.s.user = d->user;
-    job.linear_bytes = kvl__linear_bytes(cache);
     const size_t seq_bytes = (size_t)d->num_seqs * sizeof *job.seqs;
     job.seqs = (kvl__seq**)kvl__alloc(ctx, seq_bytes);
-    job.linear = (unsigned char*)kvl__alloc(ctx, (size_t)job.linear_bytes);
-    kvl_status status = KVL_OK;
-    if (!job.seqs || !job.linear)
-        status = kvl__fail(ctx, KVL_NO_MEMORY, "the allocator has no %llu bytes",
-                           (unsigned long long)(seq_bytes + job.linear_bytes));
+    kvl_status status = kvl__staging_begin(cache, &job.st);
+    if (!job.seqs)
+        status = kvl__fail(ctx, KVL_NO_MEMORY, "the allocator has no %zu bytes", seq_bytes);
     for (int i = 0; i < d->num_seqs && status == KVL_OK; ++i)
         status = kvl__need_seq(cache, d->seqs[i].seq, &job.seqs[i]);
     if (status == KVL_OK) status = d->path ? kvl__save_path(&job, d->path) : kvl__save_all(&job);
     kvl__free(ctx, job.seqs, seq_bytes);
-    kvl__free(ctx, job.linear, (size_t)job.linear_bytes);
+    kvl__staging_end(ctx, &job.st);
     *total = job.s.total;
     return status;
 }
@@ -587,7 +529,6 @@ KVL__PUBLIC kvl_status kvl_save(kvl_cache* cache, const kvl_save_desc* d)
 {
     uint64_t total;
     KVL__USE_CACHE(cache);
-    KVL__TRY(kvl__check_on_host(cache, "kvl_save"));
     KVL__TRY(kvl__check_save(cache, d));
     return kvl__save_run(cache, d, &total);
 }
@@ -603,7 +544,6 @@ KVL__PUBLIC kvl_status kvl_offload(kvl_cache* cache, const kvl_save_desc* d)
 {
     uint64_t total;
     KVL__USE_CACHE(cache);
-    KVL__TRY(kvl__check_on_host(cache, "kvl_offload"));
     KVL__TRY(kvl__check_save(cache, d));
     for (int i = 0; i < d->num_seqs; ++i)
         for (int j = 0; j < i; ++j)
@@ -621,7 +561,7 @@ KVL__PUBLIC kvl_status kvl_offload(kvl_cache* cache, const kvl_save_desc* d)
         }
         seq->away = kvl__away_mark(total, i);
     }
-    return KVL_OK;
+    return kvl__device_end(cache);
 }
 
 // LOAD
@@ -634,8 +574,7 @@ typedef struct kvl__file_load {
     kvl_loaded_seq* out;           // [num_seqs]
     const kvl_seq*  into;          // [num_into] handles that wait for their rows; NULL: make some
     int             num_into;
-    unsigned char*  linear;
-    uint64_t        linear_bytes;
+    kvl__staging    st;
     unsigned char** pages;         // of the layer at hand, by number from 1
     int64_t         num_pages, room;
 } kvl__file_load;
@@ -753,13 +692,15 @@ KVL__FN kvl_status kvl__skip(kvl__stream* s, int64_t num_bytes)
 }
 
 // history: rows of it that the file has; the sequence's own count is as many as the cache keeps.
-KVL__FN kvl_status kvl__read_stretches(kvl__stream* s, const kvl__layer* l,
+KVL__FN kvl_status kvl__read_stretches(kvl__file_load* job, const kvl__layer* l,
                                        const kvl__seq_layer* to, int64_t history)
 {
+    kvl__stream* s = &job->s;
     const int64_t beyond = history - to->now.history;
+    const kvl__seq_layer view = kvl__staging_blank(&job->st, l, to);
     for (int head = 0; head < l->config.num_kv_heads; ++head) {
         kvl__stretch rows[2];
-        kvl__stretches(l, to, head, rows);
+        kvl__stretches(l, &view, head, rows);
         for (int i = 0; i < 2; ++i) {
             for (int side = 0; side < l->config.num_stored; ++side) {
                 const int64_t dim = l->config.side[side].head_dim;
@@ -769,7 +710,7 @@ KVL__FN kvl_status kvl__read_stretches(kvl__stream* s, const kvl__layer* l,
             }
         }
     }
-    return KVL_OK;
+    return kvl__staging_store(&job->st, l, to, &view);
 }
 
 // A number for a page: later sequences of this layer may refer to it.
@@ -805,12 +746,11 @@ KVL__FN kvl_status kvl__read_page(kvl__file_load* job, const kvl__layer* l, kvl_
         kvl__table_pages(table)[table->num++] = page;
         return KVL_OK;
     }
-    KVL__TRY(kvl__stream_read(&job->s, b->linear + (uint64_t)b->num * l->page_bytes,
-                              l->page_bytes));
+    KVL__TRY(kvl__stream_read(&job->s, kvl__batch_linear(b, b->num), l->page_bytes));
     unsigned char* page = kvl__page_create(job->cache, l, NULL);
     if (!page) return KVL_NO_MEMORY;
     kvl__table_pages(table)[table->num++] = page;
-    b->pages[b->num] = page;
+    b->contents[b->num] = page;
     b->num_rows[b->num++] = l->config.page_size;
     return kvl__number_page(job, page);
 }
@@ -821,24 +761,25 @@ KVL__FN kvl_status kvl__read_pages(kvl__file_load* job, const kvl__layer* l, kvl
     kvl__page_batch b;
     memset(&b, 0, sizeof b);
     b.l = l;
-    b.linear = job->linear;
+    b.st = &job->st;
     b.into_page = 1;
     if (num == 0) return KVL_OK;
     KVL__REQUIRE(job->s.ctx, (uint64_t)num <= job->s.left / 8, KVL_FILE,
                  "the file is damaged: %lld pages in %llu bytes", (long long)num,
                  (unsigned long long)job->s.left);
-    const int64_t entries = kvl__table_entries(num);
-    to->table = (kvl__table*)kvl__cache_alloc(job->cache, kvl__table_bytes(entries));
+    if (!to->table || to->table->entries < num) {
+        kvl__table_leave(job->cache, l, to->table);
+        to->table = kvl__table_create(job->cache, kvl__table_entries(num));
+    }
     if (!to->table) return KVL_NO_MEMORY;
-    to->table->refs = 1;
-    to->table->entries = entries;
     to->table->first = first;
     while (to->table->num < num) {
         KVL__TRY(kvl__read_page(job, l, to, &b));
-        if (b.num < KVL__FILE_PAGES && to->table->num < num) continue;
-        kvl__parallel(job->cache->ctx, b.num, kvl__batch_item, &b);
+        if (b.num < KVL__STAGED_PAGES && to->table->num < num) continue;
+        KVL__TRY(kvl__batch_run(&b));
         b.num = 0;
     }
+    if (kvl__on_device(job->cache)) kvl__table_update(job->cache, to->table, 0);
     return KVL_OK;
 }
 
@@ -859,8 +800,9 @@ KVL__FN kvl_status kvl__read_rows(kvl__file_load* job, int layer, int seq)
                  (long long)num_pages);
     to->now = e;
     to->now.history = kvl__min_i64(e.history, l->keep_rows);
-    KVL__TRY(kvl__read_stretches(&job->s, l, to, e.history));
+    KVL__TRY(kvl__read_stretches(job, l, to, e.history));
     KVL__TRY(kvl__read_pages(job, l, to, end - num_pages, num_pages));
+    kvl__record_update(job->cache, to, 1);
     KVL_ASSERT(kvl__seq_layer_holds(l, to));
     return kvl__section_read_end(&job->s);
 }
@@ -880,7 +822,8 @@ KVL__FN kvl_status kvl__load_seqs(kvl__file_load* job)
         for (int i = 0; i < job->num_seqs; ++i) KVL__TRY(kvl__read_rows(job, layer, i));
     }
     KVL__TRY(kvl__section_read(&job->s, KVL__TAG_DONE, 0));
-    return kvl__section_read_end(&job->s);
+    KVL__TRY(kvl__section_read_end(&job->s));
+    return kvl__device_end(cache);
 }
 
 KVL__FN void kvl__loaded_release(kvl_context* ctx, kvl_loaded_seq* seqs, int num_seqs)
@@ -897,13 +840,11 @@ KVL__FN kvl_status kvl__load_begin(kvl__file_load* job, int num_seqs)
 {
     kvl_context* ctx = job->cache->ctx;
     job->num_seqs = num_seqs;
-    job->linear_bytes = kvl__linear_bytes(job->cache);
     job->seqs = (kvl__seq**)kvl__alloc_zeroed(ctx, (size_t)num_seqs * sizeof *job->seqs);
     job->out = (kvl_loaded_seq*)kvl__alloc_zeroed(ctx, (size_t)num_seqs * sizeof *job->out);
-    job->linear = (unsigned char*)kvl__alloc(ctx, (size_t)job->linear_bytes);
-    KVL__REQUIRE(ctx, job->seqs && job->out && job->linear, KVL_NO_MEMORY,
-                 "the allocator has no %llu bytes", (unsigned long long)job->linear_bytes);
-    return KVL_OK;
+    KVL__REQUIRE(ctx, job->seqs && job->out, KVL_NO_MEMORY, "no memory for %d sequences",
+                 num_seqs);
+    return kvl__staging_begin(job->cache, &job->st);
 }
 
 // Handles for all sequences, or for none.
@@ -949,7 +890,7 @@ KVL__FN void kvl__load_end(kvl__file_load* job)
     for (int i = 0; job->seqs && i < job->num_seqs; ++i)
         if (job->seqs[i]) kvl__seq_release(job->cache, job->seqs[i]);
     kvl__free(ctx, job->seqs, (size_t)job->num_seqs * sizeof *job->seqs);
-    kvl__free(ctx, job->linear, (size_t)job->linear_bytes);
+    kvl__staging_end(ctx, &job->st);
     kvl__free(ctx, job->pages, (size_t)job->room * sizeof *job->pages);
     if (job->out) kvl__loaded_release(ctx, job->out, job->num_seqs);
 }
@@ -959,57 +900,75 @@ KVL__FN void kvl__load_end(kvl__file_load* job)
 enum { KVL__COPY_ROWS = 256 };
 
 typedef struct kvl__copy {
-    kvl_cache* from;
-    kvl_cache* to;
-    kvl_seq    from_seq, to_seq;
-    int64_t    first, num;
+    kvl_cache*   from;
+    kvl_cache*   to;
+    kvl_seq      from_seq, to_seq;
+    int64_t      first, num;
+    kvl__passage way;
 } kvl__copy;
 
-KVL__FN kvl_status kvl__copy_layer(const kvl__copy* c, int layer, float* k, float* v)
+// Rows [first, first + num) of a layer, at most KVL__COPY_ROWS.
+KVL__FN kvl_status kvl__copy_part(const kvl__copy* c, int layer, int64_t first, int32_t num)
 {
-    for (int64_t done = 0; done < c->num;) {
-        const int32_t num = (int32_t)kvl__min_i64(c->num - done, KVL__COPY_ROWS);
-        kvl_rows k_rows, v_rows;
-        kvl_append_desc a;
-        memset(&k_rows, 0, sizeof k_rows);
-        memset(&v_rows, 0, sizeof v_rows);
-        memset(&a, 0, sizeof a);
-        k_rows.data = k;
-        v_rows.data = v;
-        kvl_status status = kvl_restore(c->from, layer, c->from_seq, c->first + done, num, &k_rows,
-                                        &v_rows);
-        // The caches may belong to two contexts; the message is read in the one that is written.
-        if (status != KVL_OK && c->from->ctx != c->to->ctx)
-            kvl__fail(c->to->ctx, status, "%s", kvl_context_message(c->from->ctx));
-        if (status != KVL_OK) return status;
-        a.layer = layer;
-        a.num_seqs = 1;
-        a.seqs = &c->to_seq;
-        a.num_rows = &num;
-        a.k.data = k;
-        if (c->to->layers[layer].config.num_stored == 2) a.v.data = v;
-        KVL__TRY(kvl_append(c->to, &a));
-        done += num;
+    const kvl__config* one = &c->to->layers[layer].config;
+    const uint64_t row = 4u * (uint64_t)one->num_kv_heads * (uint64_t)num;
+    const uint64_t k_bytes = row * (uint64_t)one->side[0].head_dim;
+    kvl_rows rows[2];
+    kvl_append_desc a;
+    memset(rows, 0, sizeof rows);
+    memset(&a, 0, sizeof a);
+    rows[0].data = c->way.rows[0];
+    rows[1].data = (char*)c->way.rows[0] + k_bytes;
+    const kvl_status status =
+        kvl_restore(c->from, layer, c->from_seq, first, num, &rows[0], &rows[1]);
+    KVL__TRY(kvl__passage_failed(&c->way, c->from, status));
+    KVL__TRY(kvl__passage_cross(&c->way, 0, k_bytes + row * (uint64_t)one->value_dim));
+    a.layer = layer;
+    a.num_seqs = 1;
+    a.seqs = &c->to_seq;
+    a.num_rows = &num;
+    a.k.data = c->way.rows[1];
+    if (one->num_stored == 2) a.v.data = (char*)c->way.rows[1] + k_bytes;
+    if (kvl__on_device(c->to))
+        a.stream = c->from->ctx == c->to->ctx ? c->from->device.stream : c->to->device.stream;
+    return kvl_append(c->to, &a);
+}
+
+KVL__FN kvl_status kvl__copy_rows(const kvl__copy* c)
+{
+    for (int layer = 0; layer < c->to->num_layers; ++layer) {
+        for (int64_t done = 0; c->to->layers[layer].active && done < c->num;) {
+            const int32_t num = (int32_t)kvl__min_i64(c->num - done, KVL__COPY_ROWS);
+            KVL__TRY(kvl__copy_part(c, layer, c->first + done, num));
+            done += num;
+        }
     }
     return KVL_OK;
 }
 
-// The two caches have the same shapes.
-KVL__FN kvl_status kvl__copy_layers(const kvl__copy* c)
+// The two caches have the same shapes.  The one that is written goes on in its own stream.
+KVL__FN kvl_status kvl__copy_layers(kvl__copy* c)
 {
     int64_t floats = 0;
-    kvl_status status = KVL_OK;
     for (int i = 0; i < c->to->num_layers; ++i) {
         const kvl__config* one = &c->to->layers[i].config;
-        const int64_t dim = kvl__max_i64(one->side[0].head_dim, one->side[1].head_dim);
-        floats = kvl__max_i64(floats, (int64_t)KVL__COPY_ROWS * one->num_kv_heads * dim);
+        if (c->to->layers[i].active)
+            floats = kvl__max_i64(floats, (int64_t)KVL__COPY_ROWS * one->num_kv_heads *
+                                              (one->side[0].head_dim + one->value_dim));
     }
-    const size_t bytes = 2u * (size_t)floats * sizeof(float);
-    float* rows = (float*)kvl__alloc(c->to->ctx, bytes);
-    KVL__REQUIRE(c->to->ctx, rows, KVL_NO_MEMORY, "the allocator has no %zu bytes", bytes);
-    for (int i = 0; i < c->to->num_layers && status == KVL_OK; ++i)
-        if (c->to->layers[i].active) status = kvl__copy_layer(c, i, rows, rows + floats);
-    kvl__free(c->to->ctx, rows, bytes);
+    memset(&c->way, 0, sizeof c->way);
+    c->way.end[0] = c->from;
+    c->way.end[1] = c->to;
+    c->way.bytes = 4u * (uint64_t)floats;
+    void* stream = c->to->device.stream;
+    kvl_status status = kvl__passage_begin(&c->way);
+    if (status == KVL_OK) status = kvl__copy_rows(c);
+    if (kvl__on_device(c->to) && c->to->device.stream != stream) {
+        int captured;
+        const kvl_status back = kvl__device_begin(c->to, stream, &captured);
+        if (status == KVL_OK) status = back;
+    }
+    kvl__passage_end(&c->way);
     return status;
 }
 
@@ -1040,9 +999,6 @@ KVL__PUBLIC kvl_status kvl_copy_rows(kvl_cache* to, kvl_seq to_seq, kvl_cache* f
     kvl__seq *seq, *fork;
     KVL__USE_CACHE(to);
     KVL__REQUIRE(to->ctx, from, KVL_BAD_ARGUMENT, "from = NULL: must be given");
-    KVL__TRY(kvl__check_on_host(to, "kvl_copy_rows"));
-    KVL__REQUIRE(to->ctx, !kvl__on_device(from), KVL_UNSUPPORTED,
-                 "kvl_copy_rows: from is a cache on a device, which this version cannot read");
     c.from = from;
     c.to = to;
     c.from_seq = from_seq;
@@ -1059,7 +1015,11 @@ KVL__PUBLIC kvl_status kvl_copy_rows(kvl_cache* to, kvl_seq to_seq, kvl_cache* f
             const kvl__seq_layer own = layers[i];
             layers[i] = fork->layers[i];
             fork->layers[i] = own;
+            fork->layers[i].record = layers[i].record;      // graphs know the sequence by it
+            layers[i].record = own.record;
+            kvl__record_update(to, &layers[i], 1);
         }
+        status = kvl__device_end(to);
     }
     const kvl_status freed = kvl_seq_free(to, c.to_seq);
     KVL_ASSERT(freed == KVL_OK);
@@ -1232,7 +1192,6 @@ KVL__PUBLIC kvl_status kvl_load(kvl_cache* cache, const kvl_load_desc* d, kvl_lo
 {
     kvl__file_load plain;
     KVL__USE_CACHE(cache);
-    KVL__TRY(kvl__check_on_host(cache, "kvl_load"));
     KVL__REQUIRE(cache->ctx, d && out && num_seqs, KVL_BAD_ARGUMENT,
                  "kvl_load_desc, out, num_seqs: must be given");
     plain.into = NULL;
@@ -1247,7 +1206,6 @@ KVL__PUBLIC kvl_status kvl_reload(kvl_cache* cache, const kvl_load_desc* d, cons
     kvl_loaded_seq* none;
     int num;
     KVL__USE_CACHE(cache);
-    KVL__TRY(kvl__check_on_host(cache, "kvl_reload"));
     KVL__REQUIRE(cache->ctx, d && seqs && num_seqs >= 1, KVL_BAD_ARGUMENT,
                  "kvl_load_desc, seqs, num_seqs: must be given");
     KVL__REQUIRE(cache->ctx, d->recode == 0, KVL_BAD_ARGUMENT,

@@ -5,11 +5,13 @@
 // Linear order: the code of (row, channel) lies at bit (row head_dim + channel) bits of the codes,
 // low bits first; scales and zeros are arrays of groups, per token [row][group of channels], per
 // channel [group of rows][channel].  Generated programs order the codes and groups to suit their
-// vectors (gen/layout.lua), in the same number of bytes.
+// vectors (gen/layout.lua), in the same number of bytes: the tile order.  A host's program turns
+// its pages into the linear order by itself; what a device has is turned here.
 
 #ifndef KVL_LAYOUT_H
 #define KVL_LAYOUT_H
 
+#include "kvl_args.h"
 #include "kvl_config.h"
 
 typedef struct kvl__side_layout {
@@ -56,5 +58,102 @@ KVL__FN void kvl__put_code(unsigned char* codes, int64_t bit, int bits, int code
     at[0] = (unsigned char)((at[0] & ~mask) | (value & 255u));
     if ((bit & 7) + bits > 8) at[1] = (unsigned char)((at[1] & ~(mask >> 8)) | value >> 8);
 }
+
+// THE TILE ORDER
+
+// Where a code of a lane and a word lies in a cell: one of its planes of `width` bits, which begins
+// at byte `at`; shift within the byte.
+KVL__FN int kvl__plane_at(int width, int at, int lane, int word, int* shift)
+{
+    const int k = word / 2, each = 16 / width;
+    int left = word % 2 * 16 + k % each * width;
+    if (width == 1) {                          // lanes l and l + 8 share a word
+        left += lane / 8 * 8;
+        at += lane % 8 * 4;
+    } else {
+        at += (k / each * 16 + lane) * 4;
+    }
+    *shift = left % 8;
+    return at + left / 8;
+}
+
+KVL__FN int kvl__tile_get(const unsigned char* cell, int bits, int lane, int word)
+{
+    int code = 0, low = 0, shift;
+    for (int width = 8; width > 0; width /= 2) {
+        if (bits - low < width) continue;
+        const int at = kvl__plane_at(width, 32 * low, lane, word, &shift);
+        code |= (cell[at] >> shift & ((1 << width) - 1)) << low;
+        low += width;
+    }
+    return code;
+}
+
+KVL__FN void kvl__tile_put(unsigned char* cell, int bits, int lane, int word, int code)
+{
+    int low = 0, shift;
+    for (int width = 8; width > 0; width /= 2) {
+        if (bits - low < width) continue;
+        const int mask = (1 << width) - 1;
+        unsigned char* at = cell + kvl__plane_at(width, 32 * low, lane, word, &shift);
+        *at = (unsigned char)((*at & ~(mask << shift)) | (code >> low & mask) << shift);
+        low += width;
+    }
+}
+
+// The group of (row, channel) in the arrays of a page.
+KVL__FN int64_t kvl__tile_group(const kvl__codec* c, int32_t page_size, int64_t row,
+                                int32_t channel)
+{
+    if (c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL) return kvl__group_of(c, row, channel);
+    return channel / c->group_size * (int64_t)page_size + row;
+}
+
+KVL__FN void kvl__tile_meta(const kvl__linear_args* a, const kvl__side_layout* l)
+{
+    const kvl__codec* c = (const kvl__codec*)a->codec;
+    const int along = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL;
+    const int32_t row_step = along ? c->group_size : 1, step = along ? 1 : c->group_size;
+    for (int32_t row = 0; row < a->num_rows; row += row_step) {
+        for (int32_t i = 0; i < c->head_dim; i += step) {
+            const int64_t tile = kvl__tile_group(c, a->page_size, row, i);
+            const int64_t linear = kvl__group_of(c, row, i);
+            for (int one = 0; one < 2; ++one) {
+                const int64_t at = one ? l->zeros_at : l->scales_at;
+                const int64_t bytes = one ? l->zero_bytes : l->scale_bytes;
+                unsigned char* page = a->page + at + tile * bytes;
+                unsigned char* file = a->linear + at + linear * bytes;
+                if (a->into_page) memcpy(page, file, (size_t)bytes);
+                else memcpy(file, page, (size_t)bytes);
+            }
+        }
+    }
+}
+
+KVL__FN void kvl__tile_linear(const kvl__linear_args* a, int is_value)
+{
+    const kvl__codec* c = (const kvl__codec*)a->codec;
+    const kvl__side_layout l = kvl__layout_of(c, a->page_size);
+    for (int32_t row = 0; row < a->num_rows; ++row) {
+        for (int32_t i = 0; i < c->head_dim; ++i) {
+            unsigned char* cell = a->page + (row / 16 * (c->head_dim / 16) + i / 16) * 32 * c->bits;
+            const int64_t bit = ((int64_t)row * c->head_dim + i) * c->bits;
+            const int lane = is_value ? i % 16 : row % 16, word = is_value ? row % 16 : i % 16;
+            unsigned char* linear = a->linear + bit / 8;
+            if (c->bits == 16) {
+                unsigned char* at = cell + (word * 16 + lane) * 2;
+                memcpy(a->into_page ? at : linear, a->into_page ? linear : at, 2);
+            } else if (a->into_page) {
+                kvl__tile_put(cell, c->bits, lane, word, kvl__get_code(a->linear, bit, c->bits));
+            } else {
+                kvl__put_code(a->linear, bit, c->bits, kvl__tile_get(cell, c->bits, lane, word));
+            }
+        }
+    }
+    if (c->group_size) kvl__tile_meta(a, &l);
+}
+
+KVL__FN void kvl__tile_linear_keys(const kvl__linear_args* a) { kvl__tile_linear(a, 0); }
+KVL__FN void kvl__tile_linear_values(const kvl__linear_args* a) { kvl__tile_linear(a, 1); }
 
 #endif

@@ -121,7 +121,11 @@ KVL__FN kvl_status kvl__layer_kernels(kvl_context* ctx, kvl__layer* l)
     l->program = kvl__ref_program(&l->config);
     l->from = "reference";
     if (ctx->target == KVL_TARGET_REFERENCE) return KVL_OK;
-    if (ctx->target == KVL_TARGET_CUDA) return kvl__device_layer_kernels(ctx, l);
+    if (ctx->target == KVL_TARGET_CUDA) {
+        l->program.linear_keys = kvl__tile_linear_keys;
+        l->program.linear_values = kvl__tile_linear_values;
+        return kvl__device_layer_kernels(ctx, l);
+    }
     const kvl_status status = kvl__layer_generate(ctx, l);
     if (status == KVL_OK || status == KVL_NO_MEMORY) return status;
     if (ctx->target == KVL_TARGET_HOST) return status;
