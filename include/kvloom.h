@@ -74,12 +74,15 @@
 //     spec   = preset [ "/" preset ] [ ":" item { "," item } ]
 //     item   = "k" bits | "v" bits | "b" bits | "g" size | "kg" size | "vg" size
 //            | [ "k." | "v." ] stage "=" word | "sink=" n | "recent=" n | "chunk=" n | "page=" n
-//            | "rows=" ( "f16" | "bf16" )
+//            | "rows=" ( "f16" | "bf16" ) | "bits=auto:" mean | size
 //
 // "a/b" takes the key codec of a, the value codec of b, and the longer windows of the two.  An
 // item is given once; without k or v it means both sides, and a later item beats an earlier one.
 // Bits are 1, 2, 3, 4, 5, 6 or 8, as far as the codec has them.  Stages, their words and the
-// presets are printed by kvl_spec_help(), from the same tables that the parser reads.
+// presets are printed by kvl_spec_help(), from the same tables that the parser reads.  A size, as
+// in "loom:2.5", stands for the items that the preset has for it; items behind it may change them.
+// bits=auto:2.25 leaves the bits of keys and values in each layer to a calibration, which chose
+// them for a mean of 2.25 bits a value, metadata included (docs/transforms.md).
 // Words that need calibrated numbers of the model (kvl_layer_info.needs_calibration) ask for
 // kvl_cache_desc.calibration.
 // Examples: "f16", "q8_0/q4_0", "kivi:k2,v2,g32", "rtn:b4,meta=f16,transform=hadamard",
@@ -945,6 +948,8 @@ KVL_API kvl_status kvl_describe(const kvl_cache* cache, char* text, size_t size,
 typedef struct kvl_layer_info {
     char   spec[384];                 // canonical: parses to the same cache
     double k_bits, v_bits;            // a value in pages: codes and metadata
+    double auto_bits;                 // budget of bits=auto, where a calibration is still to choose
+                                      // the bits; else 0
     int    sink_len, recent_len, chunk_len, page_size;
     int    uses_generated;            // 1: generated kernels; 0: reference
     int    needs_calibration;         // 1: kvl_cache_desc.calibration must be given

@@ -25,6 +25,8 @@ typedef struct kvl__config {
     int32_t    sink_len, recent_len, chunk_len, page_size;
     int32_t    num_stored;             // 1: values are in the keys; side[1] is then what keys are
     int32_t    value_dim;              // channels of an output, the first ones of side[1]
+    int32_t    auto_bits;              // bits=auto: 1000 times the budget of a value, while bits of
+                                       // both sides are still a calibration's to say; 0: known
 } kvl__config;
 
 enum { KVL__MAX_STORED_DIM = 256, KVL__MAX_HEAD_DIM = 576 };    // of two sides, of one
@@ -133,6 +135,40 @@ KVL__FN kvl_status kvl__parse_stage_word(kvl__parse* p, int stage, const char* w
     return KVL__SPEC_FAIL(p, "%s = '%s': must be one of %s", info->name, word, allowed);
 }
 
+// "2.25" as thousands: at most 2 digits before the point and 3 behind it; -1: no such number.
+KVL__FN int32_t kvl__parse_thousands(const char* text)
+{
+    const size_t before = strspn(text, "0123456789");
+    const char* point = text + before;
+    const size_t behind = *point == '.' ? strspn(point + 1, "0123456789") : 0;
+    int32_t value = 0;
+    if (before < 1 || before > 2 || behind > 3 || (*point == '.' && !behind) ||
+        point[behind + (*point == '.')]) return -1;
+    for (size_t i = 0; i < before; ++i) value = value * 10 + (text[i] - '0');
+    for (size_t i = 0; i < 3; ++i) value = value * 10 + (i < behind ? point[1 + i] - '0' : 0);
+    return value;
+}
+
+KVL__FN void kvl__append_thousands(char* text, size_t size, int32_t value)
+{
+    char digits[16];
+    snprintf(digits, sizeof digits, "%d.%03d", value / 1000, value % 1000);
+    size_t n = strlen(digits);
+    while (digits[n - 1] == '0') --n;
+    if (digits[n - 1] == '.') --n;
+    kvl__append_text(text, size, "%.*s", (int)n, digits);
+}
+
+KVL__FN kvl_status kvl__parse_bits(kvl__parse* p, const char* word)
+{
+    const int32_t bits = strncmp(word, "auto:", 5) == 0 ? kvl__parse_thousands(word + 5) : -1;
+    if (bits <= 0)
+        return KVL__SPEC_FAIL(p, "bits = '%s': must be auto:BITS, the mean of a value in pages, "
+                              "with at most 3 digits behind the point", word);
+    p->config->auto_bits = bits;
+    return KVL_OK;
+}
+
 KVL__FN kvl_status kvl__parse_rows(kvl__parse* p, const char* word)
 {
     const int bf16 = strcmp(word, "bf16") == 0;
@@ -158,13 +194,14 @@ KVL__FN kvl_status kvl__parse_named(kvl__parse* p, const char* name, const char*
         return KVL_OK;
     }
     if (strcmp(name, "rows") == 0) return kvl__parse_rows(p, value);
+    if (strcmp(name, "bits") == 0) return kvl__parse_bits(p, value);
     int sides = 3;
     const char* stage = name;
     if ((name[0] == 'k' || name[0] == 'v') && name[1] == '.') {
         sides = name[0] == 'k' ? 1 : 2;
         stage = name + 2;
     }
-    char allowed[256] = "sink, recent, chunk, page, rows";
+    char allowed[256] = "sink, recent, chunk, page, rows, bits";
     for (int i = 0; i < KVL__NUM_STAGES; ++i) {
         if (strcmp(stage, kvl__stages[i].name) == 0)
             return kvl__parse_stage_word(p, i, value, sides);
@@ -194,6 +231,43 @@ KVL__FN kvl_status kvl__parse_short(kvl__parse* p, const char* item)
     return KVL_OK;
 }
 
+// Copies up to one of `stops` into word; returns where it stopped, or NULL if it is too long.
+KVL__FN const char* kvl__parse_until(const char* text, const char* stops, char* word)
+{
+    const size_t n = strcspn(text, stops);
+    if (n >= KVL__WORD_BYTES) return NULL;
+    memcpy(word, text, n);
+    word[n] = 0;
+    return text + n;
+}
+
+// A size of the preset, as "2.25": the items that it stands for.  Items behind it may change them.
+KVL__FN kvl_status kvl__parse_size(kvl__parse* p, const char* size)
+{
+    const kvl__preset* preset = &kvl__presets[p->config->side[0].preset];
+    char allowed[128] = "", word[KVL__WORD_BYTES];
+    if (p->config->side[1].preset != p->config->side[0].preset)
+        return KVL__SPEC_FAIL(p, "'%s': a size is of one preset, not of two", size);
+    for (int i = 0; i < preset->num_sizes; ++i) {
+        if (strcmp(size, preset->sizes[i].name) == 0) {
+            const char* at = preset->sizes[i].items;
+            while (*at) {
+                at = kvl__parse_until(at, ",", word);
+                at += *at == ',';
+                char* equals = strchr(word, '=');
+                if (equals) *equals = 0;
+                KVL__TRY(equals ? kvl__parse_named(p, word, equals + 1)
+                                : kvl__parse_short(p, word));
+            }
+            return KVL_OK;
+        }
+        kvl__append_text(allowed, sizeof allowed, "%s%s", i ? ", " : "", preset->sizes[i].name);
+    }
+    if (preset->num_sizes == 0)
+        return KVL__SPEC_FAIL(p, "'%s': preset %s has no sizes", size, preset->name);
+    return KVL__SPEC_FAIL(p, "'%s': the sizes of %s are %s", size, preset->name, allowed);
+}
+
 // Each item once: of two, one would be ignored.
 KVL__FN kvl_status kvl__parse_once(kvl__parse* p, const char* name, size_t length)
 {
@@ -208,6 +282,10 @@ KVL__FN kvl_status kvl__parse_once(kvl__parse* p, const char* name, size_t lengt
 KVL__FN kvl_status kvl__parse_item(kvl__parse* p, char* item)
 {
     char* equals = strchr(item, '=');
+    if (!equals && *item >= '0' && *item <= '9') {
+        KVL__TRY(kvl__parse_size(p, item));
+        return kvl__parse_once(p, item, 0);
+    }
     if (!equals) {
         KVL__TRY(kvl__parse_short(p, item));
         return kvl__parse_once(p, item, strcspn(item, "0123456789"));
@@ -215,16 +293,6 @@ KVL__FN kvl_status kvl__parse_item(kvl__parse* p, char* item)
     *equals = 0;
     KVL__TRY(kvl__parse_named(p, item, equals + 1));
     return kvl__parse_once(p, item, strlen(item));
-}
-
-// Copies up to one of `stops` into word; returns where it stopped, or NULL if it is too long.
-KVL__FN const char* kvl__parse_until(const char* text, const char* stops, char* word)
-{
-    const size_t n = strcspn(text, stops);
-    if (n >= KVL__WORD_BYTES) return NULL;
-    memcpy(word, text, n);
-    word[n] = 0;
-    return text + n;
 }
 
 // Of two presets the longer windows, and bf16 if one wants its range: neither side gets less than
@@ -261,16 +329,60 @@ KVL__FN kvl_status kvl__parse_text(kvl__parse* p)
     return KVL_OK;
 }
 
+// Codes and metadata of one value in a page, in bits.
+KVL__FN double kvl__codec_bits(const kvl__codec* c)
+{
+    const kvl__word* meta = kvl__word_of(c, KVL__STAGE_META);
+    if (c->group_size == 0) return c->bits;
+    const int zero = c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_AFFINE ? meta->zero_bytes : 0;
+    return c->bits + 8.0 * (meta->scale_bytes + zero) / c->group_size;
+}
+
+// Whether levels and fit have codes of so many bits.
+KVL__FN int kvl__has_bits(const kvl__codec* c, int bits)
+{
+    return bits >= 1 && bits <= 16 &&
+           (kvl__word_of(c, KVL__STAGE_LEVELS)->bits_mask >> bits & 1u) &&
+           bits >= kvl__word_of(c, KVL__STAGE_FIT)->min_bits;
+}
+
+// What bits=auto asks of the rest: widths to choose from, a budget that they can meet, and nobody
+// else who says bits.
+KVL__FN kvl_status kvl__check_auto_bits(const kvl__parse* p, const kvl__config* c)
+{
+    double least = 0, most = 0, values = 0;
+    const char* item = strstr(p->seen, ",k,");
+    if (!item) item = strstr(p->seen, ",v,");
+    if (!item) item = strstr(p->seen, ",b,");
+    if (item)
+        return KVL__SPEC_FAIL(p, "'%c': bits = auto chooses the bits of both sides", item[1]);
+    for (int side = 0; side < c->num_stored; ++side) {
+        const kvl__codec* s = &c->side[side];
+        if (kvl__is_raw(s))
+            return KVL__SPEC_FAIL(p, "bits = auto: %c.levels = %s have one width alone",
+                                  side ? 'v' : 'k', kvl__word_of(s, KVL__STAGE_LEVELS)->name);
+        int from = 1, to = 16;
+        while (!kvl__has_bits(s, from)) ++from;
+        while (!kvl__has_bits(s, to)) --to;
+        least += s->head_dim * (kvl__codec_bits(s) - s->bits + from);
+        most += s->head_dim * (kvl__codec_bits(s) - s->bits + to);
+        values += s->head_dim;
+    }
+    if (c->auto_bits < 1000 * least / values - 1 || c->auto_bits > 1000 * most / values + 1)
+        return KVL__SPEC_FAIL(p, "bits = auto:%g: must be from %g to %g", c->auto_bits / 1000.0,
+                              least / values, most / values);
+    return KVL_OK;
+}
+
 KVL__FN kvl_status kvl__check_bits(const kvl__parse* p, const kvl__codec* c, char side)
 {
     const kvl__word* levels = kvl__word_of(c, KVL__STAGE_LEVELS);
     const kvl__word* fit = kvl__word_of(c, KVL__STAGE_FIT);
     char allowed[64] = "";
     for (int b = 1; b <= 16; ++b)
-        if ((levels->bits_mask >> b & 1u) && b >= fit->min_bits)
+        if (kvl__has_bits(c, b))
             kvl__append_text(allowed, sizeof allowed, "%s%d", *allowed ? ", " : "", b);
-    if (c->bits < 1 || c->bits > 16 || !(levels->bits_mask >> c->bits & 1u) ||
-        c->bits < fit->min_bits)
+    if (!kvl__has_bits(c, c->bits))
         return KVL__SPEC_FAIL(p, "%c%d: bits with levels = %s, fit = %s must be one of %s", side,
                               c->bits, levels->name, fit->name, allowed);
     return KVL_OK;
@@ -527,8 +639,9 @@ KVL__FN kvl_status kvl__values_in_keys(const kvl__parse* p, kvl__config* config)
     return KVL_OK;
 }
 
-// Sets *config from a layer with heads.  `layer` is its index for messages; -1: none.
-KVL__FN kvl_status kvl__config_create(kvl_context* ctx, int layer, const kvl_layer_desc* desc,
+// Sets *config from a layer with heads.  `layer` is its index for messages; -1: none.  Bits may be
+// left to a calibration: kvl_record.h makes a whole one.
+KVL__FN kvl_status kvl__config_parse(kvl_context* ctx, int layer, const kvl_layer_desc* desc,
                                       const char* spec, kvl__config* config)
 {
     kvl__parse p;
@@ -549,16 +662,8 @@ KVL__FN kvl_status kvl__config_create(kvl_context* ctx, int layer, const kvl_lay
     KVL__TRY(kvl__check_side(&p, &config->side[0], 'k'));
     if (desc->values_in_keys) KVL__TRY(kvl__values_in_keys(&p, config));
     else KVL__TRY(kvl__check_side(&p, &config->side[1], 'v'));
+    if (config->auto_bits) KVL__TRY(kvl__check_auto_bits(&p, config));
     return kvl__check_windows(&p, config);
-}
-
-// Codes and metadata of one value in a page, in bits.
-KVL__FN double kvl__codec_bits(const kvl__codec* c)
-{
-    const kvl__word* meta = kvl__word_of(c, KVL__STAGE_META);
-    if (c->group_size == 0) return c->bits;
-    const int zero = c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_AFFINE ? meta->zero_bytes : 0;
-    return c->bits + 8.0 * (meta->scale_bytes + zero) / c->group_size;
 }
 
 KVL__FN void kvl__canonical_side(const kvl__config* config, int side, char* text, size_t size)
@@ -566,7 +671,7 @@ KVL__FN void kvl__canonical_side(const kvl__config* config, int side, char* text
     const kvl__codec* c = &config->side[side];
     const kvl__preset_side* from = &kvl__presets[c->preset].side[side];
     const char name = side ? 'v' : 'k';
-    if (!kvl__is_raw(c) || c->bits != from->bits)
+    if (!config->auto_bits && (!kvl__is_raw(c) || c->bits != from->bits))
         kvl__append_text(text, size, ",%c%d", name, c->bits);
     if (c->group_size) kvl__append_text(text, size, ",%cg%d", name, c->group_size);
     for (int stage = 0; stage < KVL__NUM_STAGES; ++stage) {
@@ -584,6 +689,10 @@ KVL__FN void kvl__canonical_spec(const kvl__config* c, char* text, size_t size)
     const char* k = kvl__presets[c->side[0].preset].name;
     const char* v = kvl__presets[c->side[1].preset].name;
     char items[KVL__SPEC_BYTES] = "";
+    if (c->auto_bits) {
+        kvl__append_text(items, sizeof items, ",bits=auto:");
+        kvl__append_thousands(items, sizeof items, c->auto_bits);
+    }
     kvl__canonical_side(c, 0, items, sizeof items);
     if (c->num_stored == 2) kvl__canonical_side(c, 1, items, sizeof items);
     kvl__append_text(items, sizeof items, ",sink=%d,recent=%d,chunk=%d,page=%d,rows=%s",

@@ -537,6 +537,165 @@ KVL__FN kvl_status kvl__derive_layer(kvl_calibration* cal, const kvl_derive_desc
     return KVL_OK;
 }
 
+// BITS OF LAYERS
+//
+// bits=auto: a table `sensitivity` [1] of each layer and side, the same in all heads, says what
+// the output loses with that side of that layer alone at 2 bits.  Losses add up, and fall with the
+// bits as they do for rows in a flat basis that are rounded with feedback (docs/transforms.md):
+//
+//     sum over layers and sides of sensitivity f(bits)     f(2) = 1
+//
+// From the fewest bits on, the bit that takes most off for its place is given, until no other fits
+// the budget.
+
+typedef struct kvl__bits_item {
+    double  sensitivity;
+    double  values;                    // of a row: head_dim times KV heads
+    int32_t bits;
+    const kvl__codec* codec;
+} kvl__bits_item;
+
+KVL__FN double kvl__loss_of_bits(int is_value, int bits)
+{
+    static const double losses[2][5] = { { 0, 4.5, 1, 0.27, 0.075 }, { 0, 9, 1, 0.25, 0.07 } };
+    double loss = losses[is_value][bits < 4 ? bits : 4];
+    for (int b = 4; b < bits; ++b) loss *= 0.26;
+    return loss;
+}
+
+// The next width of a codec; 0: none.
+KVL__FN int kvl__more_bits(const kvl__codec* c, int bits)
+{
+    for (int b = bits + 1; b <= 16; ++b)
+        if (kvl__has_bits(c, b)) return b;
+    return 0;
+}
+
+// items [2 num_layers], keys and values of each layer; NULL codecs are left out.
+KVL__FN void kvl__bits_allocate(kvl__bits_item* items, int num, double budget)
+{
+    double left = 0;
+    for (int i = 0; i < num; ++i) {
+        if (!items[i].codec) continue;
+        const kvl__codec* c = items[i].codec;
+        items[i].bits = kvl__more_bits(c, 0);
+        left += items[i].values * (budget - (kvl__codec_bits(c) - c->bits) - items[i].bits);
+    }
+    for (;;) {
+        int best = -1;
+        double most = -1;
+        for (int i = 0; i < num; ++i) {
+            const int more = items[i].codec ? kvl__more_bits(items[i].codec, items[i].bits) : 0;
+            const double cost = items[i].values * (more - items[i].bits);
+            if (!more || cost > left + 1e-6) continue;
+            const double gain = items[i].sensitivity *
+                (kvl__loss_of_bits(i & 1, items[i].bits) - kvl__loss_of_bits(i & 1, more)) / cost;
+            if (gain > most) {
+                most = gain;
+                best = i;
+            }
+        }
+        if (best < 0) return;
+        const int more = kvl__more_bits(items[best].codec, items[best].bits);
+        left -= items[best].values * (more - items[best].bits);
+        items[best].bits = more;
+    }
+}
+
+// Sets *item from the sensitivity of a side, which is made where it is not there.
+KVL__FN kvl_status kvl__derive_sensitivity(kvl_calibration* cal, const kvl_derive_desc* desc,
+                                           kvl_derive_args* a, const kvl__config* config,
+                                           kvl__bits_item* item)
+{
+    char text[KVL__SIDE_BYTES];
+    kvl__wanted_table w;
+    const float* found = NULL;
+    a->stage = "bits";
+    a->word = "auto";
+    a->number = config->auto_bits;
+    a->table = "sensitivity";
+    a->rank = 1;
+    a->side = text;
+    a->shape[0] = 1;
+    kvl__sensitivity_want(config, a->layer, a->is_value, &w);
+    kvl__side_text(&config->side[a->is_value], text, sizeof text);
+    KVL__TRY(kvl__derive_table(cal, desc, a, &w));
+    KVL__TRY(kvl__calibration_table(cal->ctx, &cal->source, &w, &found));
+    KVL__REQUIRE(cal->ctx, found && kvl__is_finite(*found) && *found >= 0, KVL_BAD_ARGUMENT,
+                 "layer %d: %s = %g: must be finite and not negative", a->layer, w.name,
+                 found ? (double)*found : 0.0);
+    item->sensitivity = (double)*found;
+    item->values = (double)config->side[a->is_value].head_dim * config->num_kv_heads;
+    item->codec = &config->side[a->is_value];
+    return KVL_OK;
+}
+
+// The tables `bits` of one group of layers that have one budget: those like configs[first].
+KVL__FN kvl_status kvl__derive_bits(kvl_calibration* cal, const kvl_derive_desc* desc,
+                                    kvl__config* configs, kvl__bits_item* items, int num_layers)
+{
+    kvl_derive_args a;
+    int32_t budget = 0;
+    memset(&a, 0, sizeof a);
+    memset(items, 0, 2 * (size_t)num_layers * sizeof *items);
+    a.desc = desc;
+    a.stats = desc->stats;
+    a.calibration = cal;
+    for (int i = 0; i < num_layers; ++i) {
+        kvl__config* c = &configs[i];
+        if (!c->auto_bits) continue;
+        KVL__REQUIRE(cal->ctx, !budget || budget == c->auto_bits, KVL_UNSUPPORTED,
+                     "layer %d: bits = auto:%g: layers before it have auto:%g; a budget is of all "
+                     "layers that leave their bits open", i, c->auto_bits / 1000.0,
+                     budget / 1000.0);
+        budget = c->auto_bits;
+        a.layer = i;
+        a.num_q_heads = c->num_heads * c->num_kv_heads;
+        a.num_kv_heads = c->num_kv_heads;
+        for (int side = 0; side < c->num_stored; ++side) {
+            a.is_value = side;
+            a.head_dim = c->side[side].head_dim;
+            a.codec = &c->side[side];
+            KVL__TRY(kvl__derive_sensitivity(cal, desc, &a, c, &items[2 * i + side]));
+        }
+    }
+    kvl__bits_allocate(items, 2 * num_layers, budget / 1000.0);
+    for (int i = 0; i < 2 * num_layers; ++i) {
+        kvl__wanted_table w;
+        char name[KVL__TENSOR_NAME];
+        if (!items[i].codec) continue;
+        const int64_t shape[2] = { configs[i / 2].num_kv_heads, 1 };
+        kvl__tensor* one = NULL;
+        kvl__bits_want(&configs[i / 2], i / 2, i & 1, &w);
+        snprintf(name, sizeof name, "layer.%d.%c.%s", i / 2, i & 1 ? 'v' : 'k', w.name);
+        kvl__tensors_remove(&cal->tensors, name);
+        KVL__TRY(kvl__tensors_add(&cal->tensors, name, KVL__TENSOR_F32, shape, 2, &one));
+        for (int h = 0; h < shape[0]; ++h) ((float*)one->data)[h] = (float)items[i].bits;
+    }
+    for (int i = 0; i < num_layers; ++i)
+        if (configs[i].auto_bits)
+            KVL__TRY(kvl__bits_choose(cal->ctx, &cal->source, i, &configs[i]));
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__derive_layers(kvl_calibration* cal, const kvl_derive_desc* desc,
+                                      const kvl_cache_desc* cache, kvl__config* configs,
+                                      kvl__bits_item* items)
+{
+    int open = 0;
+    for (int i = 0; i < cache->num_layers; ++i) {
+        configs[i].auto_bits = 0;
+        if (cache->layers[i].num_kv_heads == 0) continue;
+        KVL__TRY(kvl__config_parse(cal->ctx, i, &cache->layers[i], cache->spec, &configs[i]));
+        open += configs[i].auto_bits != 0;
+    }
+    if (open) KVL__TRY(kvl__derive_bits(cal, desc, configs, items, cache->num_layers));
+    for (int i = 0; i < cache->num_layers; ++i)
+        if (cache->layers[i].num_kv_heads)
+            KVL__TRY(kvl__derive_layer(cal, desc, i, &configs[i]));
+    return KVL_OK;
+}
+
 KVL__PUBLIC kvl_status kvl_calibration_derive(kvl_calibration* cal, const kvl_derive_desc* desc)
 {
     if (!cal) return KVL_BAD_ARGUMENT;
@@ -551,13 +710,14 @@ KVL__PUBLIC kvl_status kvl_calibration_derive(kvl_calibration* cal, const kvl_de
     KVL__REQUIRE(ctx, cache.num_layers == desc->stats->num_layers, KVL_BAD_ARGUMENT,
                  "num_layers = %d: the statistics have %d", cache.num_layers,
                  desc->stats->num_layers);
-    for (int i = 0; i < cache.num_layers; ++i) {
-        kvl__config config;
-        if (cache.layers[i].num_kv_heads == 0) continue;
-        KVL__TRY(kvl__config_create(ctx, i, &cache.layers[i], cache.spec, &config));
-        KVL__TRY(kvl__derive_layer(cal, desc, i, &config));
-    }
-    return KVL_OK;
+    void* list = NULL;
+    const size_t num = (size_t)cache.num_layers;
+    kvl__config* configs = (kvl__config*)kvl__list_alloc(ctx, &list, num, sizeof *configs);
+    kvl__bits_item* items = (kvl__bits_item*)kvl__list_alloc(ctx, &list, 2 * num, sizeof *items);
+    const kvl_status status = configs && items
+        ? kvl__derive_layers(cal, desc, &cache, configs, items) : kvl__tensors_no_memory(ctx);
+    kvl__list_free(ctx, &list);
+    return status;
 }
 
 KVL__PUBLIC kvl_status kvl_calibration_create(const kvl_statistics* stats,

@@ -110,12 +110,17 @@ KVL__FN void kvl__layer_info_of(const kvl__config* c, int generated, kvl_layer_i
     kvl__canonical_spec(c, out->spec, sizeof out->spec);
     out->k_bits = kvl__codec_bits(&c->side[0]);
     out->v_bits = c->num_stored == 2 ? kvl__codec_bits(&c->side[1]) : 0.0;
+    out->auto_bits = c->auto_bits / 1000.0;
+    if (c->auto_bits) {
+        out->k_bits = out->auto_bits;
+        out->v_bits = c->num_stored == 2 ? out->auto_bits : 0.0;
+    }
     out->sink_len = c->sink_len;
     out->recent_len = c->recent_len;
     out->chunk_len = c->chunk_len;
     out->page_size = c->page_size;
     out->uses_generated = generated;
-    out->needs_calibration = kvl__records_bytes(c) > 0;
+    out->needs_calibration = c->auto_bits || kvl__records_bytes(c) > 0;
 }
 
 KVL__PUBLIC kvl_status kvl_cache_layer_info(const kvl_cache* cache, int layer, kvl_layer_info* out)
@@ -134,7 +139,7 @@ KVL__PUBLIC kvl_status kvl_spec_check(kvl_context* ctx, const kvl_layer_desc* la
     kvl__config config;
     KVL__TRY(kvl__check_context(ctx));
     KVL__REQUIRE(ctx, layer, KVL_BAD_ARGUMENT, "layer = NULL: must be given");
-    KVL__TRY(kvl__config_create(ctx, -1, layer, NULL, &config));
+    KVL__TRY(kvl__config_parse(ctx, -1, layer, NULL, &config));
     if (out) kvl__layer_info_of(&config, 0, out);
     return KVL_OK;
 }

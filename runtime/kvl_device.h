@@ -648,7 +648,7 @@ KVL__FN kvl_status kvl__device_merge_kernel(kvl_context* ctx, kvl__cu_function* 
     memset(&request, 0, sizeof request);
     layer.num_q_heads = layer.num_kv_heads = 1;
     layer.head_dim = 32;
-    KVL__TRY(kvl__config_create(ctx, -1, &layer, NULL, &config));
+    KVL__TRY(kvl__config_create(ctx, -1, &layer, NULL, NULL, &config));
     kvl__config_text* t = (kvl__config_text*)kvl__alloc(ctx, sizeof *t);
     KVL__REQUIRE(ctx, t, KVL_NO_MEMORY, "%zu bytes for a configuration", sizeof *t);
     kvl__config_to_text(ctx, &config, "merge_results", t);

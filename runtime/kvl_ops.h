@@ -171,7 +171,8 @@ KVL__FN kvl_status kvl__layers_configure(kvl_cache* cache, const kvl_cache_desc*
         l->desc.rope = NULL;
         l->from = "none";
         if (l->desc.num_kv_heads == 0) continue;
-        KVL__TRY(kvl__config_create(cache->ctx, i, &desc->layers[i], desc->spec, &l->config));
+        KVL__TRY(kvl__config_create(cache->ctx, i, &desc->layers[i], desc->spec,
+                                    desc->calibration, &l->config));
         KVL__REQUIRE(cache->ctx, !cache->ctx->gpu || l->config.num_stored == 2, KVL_UNSUPPORTED,
                      "layer %d: values_in_keys = 1: has no kernels of target cuda", i);
         l->active = 1;

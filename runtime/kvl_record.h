@@ -15,8 +15,8 @@ enum { KVL__TABLE_UNIT = 16, KVL__SIDE_BYTES = 256 };
 typedef struct kvl__wanted_table {
     int32_t layer, side, num_kv_heads, rank;
     int64_t shape[KVL__TABLE_RANK];
-    char    name[KVL__SIDE_BYTES + 32];  // "mean"; of a table of one composition alone, its name,
-                                         // '@' and the side's text
+    char    name[KVL__SIDE_BYTES + 32];  // "mean"; of a table that depends on the composition, its
+                                         // name, '@' and the side's text, as far as it depends
 } kvl__wanted_table;
 
 // Who has tables.  A kvl_calibration begins with one.
@@ -42,6 +42,29 @@ KVL__FN void kvl__side_text(const kvl__codec* c, char* text, size_t size)
         kvl__append_text(text, size, ",%s", kvl__word_of(c, stage)->name);
         if (c->numbers[stage]) kvl__append_text(text, size, "%d", c->numbers[stage]);
     }
+}
+
+// The part of it that a table depends on (kvl__table_desc.depends).  A base is of the words that
+// have one: of the group too where that lies along channels.
+KVL__FN void kvl__table_side_text(const kvl__codec* c, int32_t depends, char* text, size_t size)
+{
+    const int based = (depends & KVL__DEPENDS_BASE) &&
+                      kvl__word_of(c, KVL__STAGE_META)->num_tables > 0;
+    if (depends == KVL__DEPENDS_ALL) {
+        kvl__side_text(c, text, size);
+        return;
+    }
+    *text = 0;
+    if (depends & KVL__DEPENDS_BITS) kvl__append_text(text, size, ",b%d", c->bits);
+    if (based && c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_TOKEN)
+        kvl__append_text(text, size, ",g%d", c->group_size);
+    if (based) depends |= 1 << KVL__STAGE_AXIS | 1 << KVL__STAGE_META;
+    for (int stage = 0; stage < KVL__NUM_STAGES; ++stage) {
+        if (!(depends >> stage & 1) || (c->words[stage] == 0 && c->numbers[stage] == 0)) continue;
+        kvl__append_text(text, size, ",%s", kvl__word_of(c, stage)->name);
+        if (c->numbers[stage]) kvl__append_text(text, size, "%d", c->numbers[stage]);
+    }
+    memmove(text, text + (*text == ','), strlen(text) + 1 - (*text == ','));
 }
 
 // One size of a shape.
@@ -104,9 +127,9 @@ KVL__FN void kvl__table_want(const kvl__config* config, int layer, int side, int
     for (int i = 0; i < table->rank; ++i)
         w->shape[i] = kvl__table_size(c, stage, table->shape[i]);
     kvl__append_text(w->name, sizeof w->name, "%s", table->name);
-    if (table->per_codec) {
+    if (table->depends) {
         char text[KVL__SIDE_BYTES];
-        kvl__side_text(c, text, sizeof text);
+        kvl__table_side_text(c, table->depends, text, sizeof text);
         kvl__append_text(w->name, sizeof w->name, "@%s", text);
     }
 }
@@ -142,6 +165,97 @@ KVL__FN kvl_status kvl__table_missing(kvl_context* ctx, const kvl__config* confi
                      w->side ? 'v' : 'k', kvl__stages[stage].name, kvl__word_of(c, stage)->name,
                      source ? "the calibration has no" : "needs a calibration with", w->layer,
                      w->side ? 'v' : 'k', w->name, source ? "--resume " : "", spec);
+}
+
+// BITS THAT A CALIBRATION CHOOSES
+//
+// bits=auto reads a table `bits` [1] of each side: whole numbers, one for all heads of a layer.
+// They were chosen by `sensitivity` [1]: what the side loses alone.  That depends on its own
+// composition and on the windows, and the choice on the budget and both compositions; all of it is
+// part of the tables' names.
+
+// name and what is common: the windows.
+KVL__FN void kvl__choice_want(const kvl__config* config, int layer, int side, const char* name,
+                              kvl__wanted_table* w)
+{
+    memset(w, 0, sizeof *w);
+    w->layer = layer;
+    w->side = side;
+    w->num_kv_heads = config->num_kv_heads;
+    w->rank = 1;
+    w->shape[0] = 1;
+    kvl__append_text(w->name, sizeof w->name, "%s@sink%d,recent%d", name, config->sink_len,
+                     config->recent_len);
+}
+
+// The side without its bits.
+KVL__FN void kvl__choice_add_side(const kvl__codec* codec, kvl__wanted_table* w)
+{
+    char text[KVL__SIDE_BYTES];
+    kvl__codec c = *codec;
+    c.bits = 0;
+    kvl__side_text(&c, text, sizeof text);
+    kvl__append_text(w->name, sizeof w->name, "%s", text + 2);
+}
+
+KVL__FN void kvl__sensitivity_want(const kvl__config* config, int layer, int side,
+                                   kvl__wanted_table* w)
+{
+    kvl__choice_want(config, layer, side, "sensitivity", w);
+    kvl__choice_add_side(&config->side[side], w);
+}
+
+KVL__FN void kvl__bits_want(const kvl__config* config, int layer, int side, kvl__wanted_table* w)
+{
+    kvl__choice_want(config, layer, side, "bits", w);
+    kvl__append_text(w->name, sizeof w->name, ",auto");
+    kvl__append_thousands(w->name, sizeof w->name, config->auto_bits);
+    for (int i = 0; i < config->num_stored; ++i) {
+        if (i) kvl__append_text(w->name, sizeof w->name, ";");
+        kvl__choice_add_side(&config->side[i], w);
+    }
+}
+
+KVL__FN kvl_status kvl__bits_choose(kvl_context* ctx, const kvl__table_source* source, int layer,
+                                    kvl__config* config)
+{
+    int32_t bits[2] = { 0, 0 };
+    for (int side = 0; side < config->num_stored; ++side) {
+        kvl__wanted_table w;
+        const float* found = NULL;
+        kvl__bits_want(config, layer, side, &w);
+        if (source) KVL__TRY(source->find(ctx, source, &w, &found));
+        if (!found) {
+            char spec[KVL__SPEC_BYTES];
+            kvl__canonical_spec(config, spec, sizeof spec);
+            return kvl__fail(ctx, KVL_BAD_ARGUMENT, "layer %d: bits = auto: %s layer.%d.%c.%s; "
+                             "make it with kvloom-calibrate -m MODEL -f TEXT -o FILE %s--for '%s'",
+                             layer, source ? "the calibration has no" : "needs a calibration with",
+                             layer, side ? 'v' : 'k', w.name, source ? "--resume " : "", spec);
+        }
+        bits[side] = *found >= 1.0f && *found <= 16.0f ? (int32_t)*found : 0;
+        for (int head = 0; head < config->num_kv_heads; ++head)
+            KVL__REQUIRE(ctx, found[head] == (float)bits[side] &&
+                         kvl__has_bits(&config->side[side], bits[side]), KVL_BAD_ARGUMENT,
+                         "calibration: layer.%d.%c.%s = %g in head %d: must be bits that the codec "
+                         "has, the same in all heads", layer, side ? 'v' : 'k', w.name,
+                         (double)found[head], head);
+    }
+    config->side[0].bits = bits[0];
+    config->side[1].bits = config->num_stored == 2 ? bits[1] : bits[0];
+    config->auto_bits = 0;
+    return KVL_OK;
+}
+
+// Sets *config of a layer with heads, with the bits that a calibration chooses; NULL: none.
+KVL__FN kvl_status kvl__config_create(kvl_context* ctx, int layer, const kvl_layer_desc* desc,
+                                      const char* spec, const kvl_calibration* calibration,
+                                      kvl__config* config)
+{
+    KVL__TRY(kvl__config_parse(ctx, layer, desc, spec, config));
+    if (!config->auto_bits) return KVL_OK;
+    return kvl__bits_choose(ctx, (const kvl__table_source*)(const void*)calibration,
+                            layer < 0 ? 0 : layer, config);
 }
 
 // Fills the records of one side of a layer: [num_kv_heads, record_floats], zeroed before.

@@ -241,7 +241,7 @@ static const bad_spec bad_specs[] = {        // for head_dim 64
     { "kivi:,", "''", "BITS" }, { "kivi:k2,,v2", "''", "BITS" }, { "kivi:k2,", "''", "BITS" },
     { "kivi:k7", "k7", "8" }, { "kivi:v0", "v0", "1, 2" }, { "kivi:b16", "16", "6, 8" },
     { "kivi:k", "'k'", "kBITS" }, { "kivi:k-2", "k-2", "kBITS" }, { "kivi:k2v2", "k2v2", "kBITS" },
-    { "kivi:k2 ", "k2 ", "kBITS" }, { "kivi:x3", "x3", "kBITS" }, { "kivi:2", "'2'", "kBITS" },
+    { "kivi:k2 ", "k2 ", "kBITS" }, { "kivi:x3", "x3", "kBITS" }, { "kivi:2", "'2'", "no sizes" },
     { "kivi:k99999999999", "k99999999999", "kBITS" }, { "kivi:kb2", "kb2", "kBITS" },
     { "q8_0:k1", "k1", "2" }, { "f16:k8", "k8", "16" }, { "rtn:g0", "g0", "2" },
     { "rtn:g1", "g1", "2" }, { "rtn:vg24", "vg24", "64" }, { "rtn:g128", "g128", "64" },
@@ -279,6 +279,18 @@ static const bad_spec bad_specs[] = {        // for head_dim 64
     { "flagrot-auto:kg64", "kg64", "piece, 32" },
     { "flagrot-auto/f16:k.levels=f16,k16", "f16", "affine" },
     { "flagrot_kivi", "flagrot_kivi", "flagrot-kivi" },
+    { "kivi:bits=2", "'2'", "auto:BITS" }, { "kivi:bits=auto", "auto", "auto:BITS" },
+    { "kivi:bits=auto:", "auto:", "BITS" }, { "kivi:bits=auto:2.", "auto:2.", "BITS" },
+    { "kivi:bits=auto:.5", "auto:.5", "BITS" }, { "kivi:bits=auto:2.1234", "2.1234", "3 digits" },
+    { "kivi:bits=auto:100", "auto:100", "BITS" }, { "kivi:bits=auto:2x", "auto:2x", "BITS" },
+    { "kivi:bits=auto:0", "auto:0", "BITS" },
+    { "kivi:bits=auto:1.4", "auto:1.4", "1.5 to 8.5" },
+    { "kivi:bits=auto:8.6", "auto:8.6", "1.5 to 8.5" },
+    { "kivi:k2,bits=auto:2.5", "'k'", "auto" }, { "kivi:bits=auto:2.5,b3", "'b'", "auto" },
+    { "f16:bits=auto:16", "k.levels = f16", "one width" },
+    { "kivi:bits=auto:2.5,bits=auto:2.5", "'bits'", "twice" },
+    { "loom:2.3", "'2.3'", "2.125, 2.25, 2.5" }, { "loom/kivi:2.25", "'2.25'", "one preset" },
+    { "loom:2.25,k3", "'k'", "auto" },
 };
 
 Test(api, a_wrong_word_names_itself_and_the_allowed_ones)

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "cache_specs.h"
+#include "calibrate_bits.h"
 #include "calibrate_tables.h"
 #include "eval_engine.h"
 #include "eval_progress.h"
@@ -26,6 +27,7 @@ enum {
     MAX_CACHE_ARGS = 64,
     MAX_FOR_BYTES = 3900,        // of the text "for": see kvl_calibration_set_text
     NUM_FACTS = 6,
+    BITS_CONTEXT = 1024,         // the most tokens of the window that sensitivities are measured on
     INTERRUPTED = 130
 };
 
@@ -196,6 +198,129 @@ static int read_specs(calibrator* c, const char* text, cache_specs* out)
     return status;
 }
 
+// BITS OF LAYERS
+
+// Losses of one spec, measured when the first of them is asked for.
+typedef struct measured_bits {
+    calibrator* c;
+    char spec[CACHE_SPEC_BYTES];     // with 2 bits
+    double* losses;                  // [num_layers, 2]; NULL: not yet
+} measured_bits;
+
+static bool on_bits(void* user, int done, int total)
+{
+    calibrator* c = user;
+    eval_progress_layer(&c->progress, done, total);
+    return calibrate_interrupted != 0;
+}
+
+static int measure_bits(measured_bits* bits, const kvl_calibration* cal)
+{
+    calibrator* c = bits->c;
+    const int64_t context = c->context < BITS_CONTEXT ? c->context : BITS_CONTEXT;
+    if (c->text.count == 0) {
+        return fail(c, "sensitivities are measured on the text, which --merge does not run; "
+                    "--resume does");
+    }
+    // Behind the windows of the statistics where the text is long enough.
+    const int64_t after = (c->windows * c->context + context - 1) / context;
+    const int64_t windows = eval_text_num_windows(&c->text, context);
+    int32_t* ids = malloc((size_t)context * sizeof *ids);
+    bits->losses = calloc(2 * (size_t)model_get_geometry(c->m)->num_layers, sizeof(double));
+    int status = ids != NULL && bits->losses != NULL ? 0 : fail(c, "out of memory");
+    if (status == 0) {
+        eval_text_window(&c->text, context, after < windows ? after : windows - 1, ids);
+        const calibrate_bits_desc desc = { .m = c->m, .calibration = cal, .spec = bits->spec,
+                                           .ids = ids, .count = context,
+                                           .num_threads = c->o->num_threads, .tick = on_bits,
+                                           .user = c };
+        eval_progress_start(&c->progress, c->progress.quiet, 1);
+        eval_progress_step(&c->progress, "sensitivities of layers");
+        status = calibrate_bits_measure(&desc, bits->losses, c->message, c->message_bytes);
+        eval_progress_clear(&c->progress);
+    }
+    free(ids);
+    return status;
+}
+
+static kvl_status derive_sensitivity(const kvl_derive_args* a, float* out)
+{
+    measured_bits* bits = a->user;
+    if (bits->losses == NULL && measure_bits(bits, a->calibration) != 0) {
+        snprintf(a->message, a->message_bytes, "%s", bits->c->message);
+        return KVL_UNSUPPORTED;
+    }
+    for (int h = 0; h < a->num_kv_heads; h++) {
+        out[h] = (float)bits->losses[2 * a->layer + a->is_value];
+    }
+    return KVL_OK;
+}
+
+// "bits=auto:MEAN" of a canonical spec replaced by 2 bits.
+static void fix_bits(const char* spec, char* out, size_t bytes)
+{
+    const char* at = strstr(spec, "bits=auto:");
+    const char* rest = at != NULL ? at + strcspn(at, ",") : spec;
+    snprintf(out, bytes, "%.*s%s%s", (int)(at != NULL ? at - spec : 0), spec,
+             at != NULL ? "k2,v2" : "", rest);
+}
+
+// TABLES
+
+static int derive_layers(calibrator* c, kvl_calibration* cal, const kvl_statistics* stats,
+                         const kvl_layer_desc* layers, measured_bits* bits)
+{
+    const kvl_cache_desc cache = { .num_layers = model_get_geometry(c->m)->num_layers,
+                                   .layers = layers };
+    kvl_derive_desc desc = { .stats = stats, .cache = &cache };
+    int num = 0;
+    const kvl_derivation* list = calibrate_derivations(&num);
+    kvl_derivation* all = malloc((size_t)(num + 1) * sizeof *all);
+    if (all == NULL) { return fail(c, "out of memory"); }
+    memcpy(all, list, (size_t)num * sizeof *all);
+    all[num] = (kvl_derivation){ "bits", "auto", "sensitivity", derive_sensitivity, bits };
+    desc.derivations = all;
+    desc.num_derivations = num + 1;
+    const int status = failed(c, kvl_calibration_derive(cal, &desc));
+    free(all);
+    return status;
+}
+
+// Tables of the layers' specs. What bits=auto measures needs those of 2 bits.
+static int derive_tables(calibrator* c, kvl_calibration* cal, const kvl_statistics* stats,
+                         kvl_layer_desc* layers)
+{
+    const int num_layers = model_get_geometry(c->m)->num_layers;
+    measured_bits bits = { .c = c };
+    const char** specs = malloc((size_t)num_layers * sizeof *specs);
+    char (*fixed)[CACHE_SPEC_BYTES] = calloc((size_t)num_layers, sizeof *fixed);
+    int status = specs != NULL && fixed != NULL ? 0 : fail(c, "out of memory");
+    bool any = false;
+    for (int i = 0; i < num_layers && status == 0; i++) {
+        kvl_layer_info info;
+        specs[i] = layers[i].spec;
+        if (layers[i].num_kv_heads == 0) { continue; }
+        status = failed(c, kvl_spec_check(c->ctx, &layers[i], &info));
+        fix_bits(info.spec, fixed[i], sizeof fixed[i]);
+        if (status != 0 || info.auto_bits <= 0.0) { continue; }
+        if (any && strcmp(bits.spec, fixed[i]) != 0) {
+            status = fail(c, "layer %d: bits=auto in layers of several specs", i);
+        }
+        any = true;
+        memcpy(bits.spec, fixed[i], sizeof bits.spec);
+    }
+    if (status == 0 && any && stats != NULL) {
+        for (int i = 0; i < num_layers; i++) { layers[i].spec = fixed[i]; }
+        status = derive_layers(c, cal, stats, layers, &bits);
+        for (int i = 0; i < num_layers; i++) { layers[i].spec = specs[i]; }
+    }
+    if (status == 0 && stats != NULL) { status = derive_layers(c, cal, stats, layers, &bits); }
+    free(bits.losses);
+    free(fixed);
+    free(specs);
+    return status;
+}
+
 // With stats NULL: only whether the spec is one that this model can have.
 static int derive(calibrator* c, kvl_calibration* cal, const kvl_statistics* stats,
                   const char* text)
@@ -207,16 +332,7 @@ static int derive(calibrator* c, kvl_calibration* cal, const kvl_statistics* sta
     if (status == 0 && layers == NULL) { status = fail(c, "out of memory"); }
     if (status == 0) {
         model_describe_layers(c->m, specs.specs, layers);
-        const kvl_cache_desc cache = { .num_layers = num_layers, .layers = layers };
-        kvl_derive_desc desc = { .stats = stats, .cache = &cache };
-        desc.derivations = calibrate_derivations(&desc.num_derivations);
-        kvl_layer_info info;
-        for (int i = 0; i < num_layers && status == 0; i++) {
-            status = failed(c, kvl_spec_check(c->ctx, &layers[i], &info));
-        }
-        if (status == 0 && stats != NULL) {
-            status = failed(c, kvl_calibration_derive(cal, &desc));
-        }
+        status = derive_tables(c, cal, stats, layers);
     }
     if (status != 0) {
         char what[512];

@@ -202,12 +202,13 @@ static kvl_status stored_price(const kvl_derive_args* a, int head, const double*
     return ok ? KVL_OK : KVL_NO_MEMORY;
 }
 
-// What channels are divided by: the best step of their rms in the stored basis; of groups along
-// channels the group's.
-static kvl_status stored_base(const kvl_derive_args* a, int head, const double* q, double* base)
+// What channels are divided by: the best step, at so many bits, of their rms in the stored basis;
+// of groups along channels the group's.  bits = 0: that rms.
+static kvl_status stored_base(const kvl_derive_args* a, int head, const double* q, int bits,
+                              double* base)
 {
-    static const double steps[5] = { 0, 1.6, 0.996, 0.586, 0.335 };
-    const int n = a->head_dim, bits = number_of(a->side, 'b'), group = number_of(a->side, 'g');
+    static const double steps[5] = { 1, 1.6, 0.996, 0.586, 0.335 };
+    const int n = a->head_dim, group = number_of(a->side, 'g');
     const int along = has_word(a->side, "per_channel");
     const double* moment = moment_of(a, head, a->is_value ? "value_outer" : "key_group_outer");
     int64_t num = 0;
@@ -265,7 +266,8 @@ static kvl_status feedback_head(const kvl_derive_args* a, int head, double* q, d
     kvl_status status = read_query(a, head, q);
     if (status == KVL_OK) status = stored_price(a, head, q, price);
     if (status == KVL_OK && has_word(a->side, "log4")) {
-        status = stored_base(a, head, q, base);
+        // The step is a factor of all channels, which changes neither order nor ratios.
+        status = stored_base(a, head, q, 0, base);
         for (int i = 0; status == KVL_OK && i < n * n; ++i) price[i] *= base[i / n] * base[i % n];
     }
     if (status != KVL_OK) return status;
@@ -300,7 +302,8 @@ kvl_status calibrate_base(const kvl_derive_args* a, float* out)
         double base[MATRIX_DIM_MAX];
         double* q = square_new(n);
         status = q ? read_query(a, head, q) : KVL_NO_MEMORY;
-        if (status == KVL_OK) status = stored_base(a, head, q, base);
+        if (status == KVL_OK)
+            status = stored_base(a, head, q, number_of(a->side, 'b'), base);
         for (int i = 0; i < n && status == KVL_OK; ++i) out[head * n + i] = (float)base[i];
         free(q);
     }

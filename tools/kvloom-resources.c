@@ -187,7 +187,7 @@ static int run_config(kvl_context* ctx, const char* config, bool product)
                &desc.head_dim) != 4) return fail("'%s' is no configuration", config);
     desc.spec = spec;
     result.config = config;
-    kvl_status status = kvl__config_create(ctx, -1, &desc, NULL, &layer.config);
+    kvl_status status = kvl__config_create(ctx, -1, &desc, NULL, NULL, &layer.config);
     if (status == KVL_OK) status = kvl__device_layer_kernels(ctx, &layer);
     if (status == KVL_OK || (product && status != KVL_COMPILE)) return 0;
     if (status == KVL_COMPILE) fprintf(stderr, "%s\n", kvl_context_log(ctx));

@@ -87,6 +87,23 @@ end
 local sizes = { dim = "KVL__SIZE_DIM", number = "KVL__SIZE_NUMBER",
                 choices = "KVL__SIZE_CHOICES" }
 
+-- What a table depends on beside the model, as the bits of kvl__table_desc.depends: stages, the
+-- bits of a code, the base that scales are steps of.
+local depends_on = { bits = 1 << 30, base = 1 << 29 }
+for i, stage in ipairs(stages) do depends_on[stage.name] = 1 << (i - 1) end
+
+local function depends(part, per_codec)
+    if type(per_codec) ~= "table" then return per_codec and "KVL__DEPENDS_ALL" or "0" end
+    local mask = 0
+    for _, word in ipairs(per_codec) do
+        if not depends_on[word] then
+            fail("%s: per_codec: %s: must be bits, base or a stage", part.path, tostring(word))
+        end
+        mask = mask | depends_on[word]
+    end
+    return tostring(mask)
+end
+
 -- A part's tables as the entries of a C array.
 local function table_entries(part)
     local entries = {}
@@ -107,20 +124,23 @@ local function table_entries(part)
             only = index.choose[one.only]
             if not only then fail("%s: only = %s: no word of choose", part.path, one.only) end
         end
-        entries[i] = ('    { "%s", %d, { %s }, %d, %d, %d },'):format(
-            one.name, #shape, table.concat(shape, ", "), one.per_codec and 1 or 0,
+        entries[i] = ('    { "%s", %d, { %s }, %s, %d, %d },'):format(
+            one.name, #shape, table.concat(shape, ", "), depends(part, one.per_codec),
             one.transposed and 1 or 0, only)
     end
     return entries
 end
 
 line("\nenum { KVL__SIZE_DIM = -1, KVL__SIZE_NUMBER = -2, KVL__SIZE_CHOICES = -3 };")
-line("enum { KVL__TABLE_RANK = 2 };\n")
+line("enum { KVL__TABLE_RANK = 2 };")
+line("enum { KVL__DEPENDS_ALL = -1, KVL__DEPENDS_BITS = %d, KVL__DEPENDS_BASE = %d };\n",
+     depends_on.bits, depends_on.base)
 line("// Calibrated numbers that a word's arithmetic reads.")
 line("typedef struct kvl__table_desc {")
 line("    const char* name;")
 line("    int32_t     rank, shape[KVL__TABLE_RANK];   // sizes, or what they follow from")
-line("    int32_t     per_codec;                 // it is of one composition of the side alone")
+line("    int32_t     depends;                   // 0: the model alone; bit i: the word of")
+line("                                           // stage i; KVL__DEPENDS_: more")
 line("    int32_t     transposed;                // in the record it is [shape[1], shape[0]]")
 line("    int32_t     only;                      // with this word of choose; 0: with any")
 line("} kvl__table_desc;\n")
@@ -184,11 +204,16 @@ line("typedef struct kvl__preset_side {")
 line("    int32_t bits, group_size;              // group_size 0: no groups; -1: head_dim")
 line("    int32_t words[KVL__NUM_STAGES], numbers[KVL__NUM_STAGES];")
 line("} kvl__preset_side;\n")
+line("typedef struct kvl__size {")
+line("    const char *name, *items;              // what the size stands for")
+line("} kvl__size;\n")
 line("typedef struct kvl__preset {")
 line("    const char*      name;\n    const char*      text;\n    const char*      source;")
 line("    kvl__preset_side side[2];              // keys, values")
 line("    int32_t          sink_len, recent_len, chunk_len, page_size;   // 0: derived")
 line("    int32_t          rows;                 // of windows: 0 f16, 1 bf16")
+line("    const kvl__size* sizes;                // [num_sizes]")
+line("    int32_t          num_sizes;")
 line("} kvl__preset;\n")
 
 -- The word of a stage, and its number: "hadamard32".
@@ -246,13 +271,30 @@ for i = 2, #codecs do
              codecs[i - 1].path)
     end
 end
+-- The name of a preset's sizes in C; "0" where it has none.
+local function sizes_of(codec)
+    return codec.sizes and "kvl__sizes_" .. codec.name:gsub("-", "_") or "0"
+end
+for _, codec in ipairs(codecs) do
+    if codec.sizes then
+        line("static const kvl__size %s[] = {", sizes_of(codec))
+        for i, one in ipairs(codec.sizes) do
+            if type(one[1]) ~= "string" or not one[1]:match("^%d+%.?%d*$")
+               or type(one[2]) ~= "string" then
+                fail("%s: sizes[%d]: must be { \"BITS\", \"ITEM,ITEM\" }", codec.path, i)
+            end
+            line('    { "%s", "%s" },', one[1], one[2])
+        end
+        line("};\n")
+    end
+end
 line("static const kvl__preset kvl__presets[] = {")
 for _, codec in ipairs(codecs) do
     local w = codec.windows or {}
     line('    { "%s", "%s", "%s",', codec.name, codec.text, codec.source or "")
     line("      { %s,\n        %s },", side(codec, "key"), side(codec, "value"))
-    line("      %d, %d, %d, %d, %d },", w.sink or 0, w.recent or 0, w.chunk or 0, w.page or 0,
-         w.rows == "bf16" and 1 or 0)
+    line("      %d, %d, %d, %d, %d, %s, %d },", w.sink or 0, w.recent or 0, w.chunk or 0,
+         w.page or 0, w.rows == "bf16" and 1 or 0, sizes_of(codec), #(codec.sizes or {}))
 end
 line("};\n")
 line("enum { KVL__NUM_PRESETS = %d };\n", #codecs)
@@ -268,10 +310,14 @@ end
 help("spec    preset[/preset][:item,...]   e.g. kivi:k2,v2,g32,sink=4,recent=128")
 help("items   kBITS vBITS bBITS (both)   gSIZE kgSIZE vgSIZE   sink= recent= chunk= page=")
 help("        rows=f16|bf16   STAGE=WORD for both, k.STAGE=WORD, v.STAGE=WORD")
+help("        bits=auto:MEAN chosen by calibration   SIZE of a preset that has sizes")
 help("")
 help("presets")
 for _, codec in ipairs(codecs) do
     help("  %-12s %s%s", codec.name, codec.text, codec.source and " (" .. codec.source .. ")" or "")
+    for _, one in ipairs(codec.sizes or {}) do
+        help("  %-12s = %s:%s", codec.name .. ":" .. one[1], codec.name, one[2])
+    end
 end
 help("")
 help("stages")

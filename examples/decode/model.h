@@ -147,6 +147,11 @@ typedef struct model_run {
                               // as in decoding: slower; what an evaluation of the cache measures.
                               // Apart from attention, rows are still multiplied in batches.
     int products;           // MODEL_PRODUCTS_AUTO ...
+    float* entering;        // [num_layers, count, hidden_len] rows as they enter each layer; can be
+                            // NULL
+    const float* rows;      // [count, hidden_len] in the place of embeddings, as they enter
+    int first_layer;        // first_layer, where the run begins.  rows_through_cache is then of
+                            // that layer alone, and the session must be reset.  NULL: all layers
     // Called after each batch; true stops, unless it was the last. Can be NULL.
     bool (*progress)(void* user, int64_t done, int64_t count);
     void* user;

@@ -267,12 +267,23 @@ static int run_output(model_session* s, row_job* job, const model_run* run, int6
 static int run_batch(model_session* s, const model_run* run, int64_t first, int64_t num_rows)
 {
     const int num_layers = s->m->geometry.num_layers;
+    const int begin = run->rows != NULL ? run->first_layer : 0;
+    const int64_t hidden = s->m->geometry.hidden_len;
+    const size_t bytes = (size_t)(num_rows * hidden) * sizeof(float);
     row_job job = { .s = s, .layer = -1, .num_rows = num_rows, .ids = run->ids + first };
-    for_rows(&job, embed_row);
+    if (run->rows != NULL) {
+        memcpy(s->buffers.x, run->rows + first * hidden, bytes);
+    } else {
+        for_rows(&job, embed_row);
+    }
     for_rows(&job, rope_row);
     int status = MODEL_OK;
-    for (int layer = 0; layer < num_layers && status == MODEL_OK; layer++) {
-        const model_span span = { layer, num_rows, run->rows_through_cache };
+    for (int layer = begin; layer < num_layers && status == MODEL_OK; layer++) {
+        const bool through = run->rows_through_cache && (run->rows == NULL || layer == begin);
+        const model_span span = { layer, num_rows, through };
+        if (run->entering != NULL) {
+            memcpy(run->entering + (layer * run->count + first) * hidden, s->buffers.x, bytes);
+        }
         job.layer = layer;
         status = run_attention(s, &job, &span);
         if (status == MODEL_OK) { run_ffn(s, &job); }
@@ -296,6 +307,11 @@ int model_run_tokens(model_session* s, const model_run* run)
                                       s->m->geometry.vocab_size - 1);
         }
     }
+    if (run->rows != NULL &&
+        (run->first_layer < 0 || run->first_layer >= s->m->geometry.num_layers)) {
+        return model_session_fail(s, MODEL_FAILED, "first_layer = %d: must be from 0 to %d",
+                                  run->first_layer, s->m->geometry.num_layers - 1);
+    }
     if (run->count > s->context_len - s->length) {
         return model_session_fail(s, MODEL_FULL, "the context of %lld tokens holds %lld and has no "
                                   "room for %lld more", (long long)s->context_len,
@@ -307,6 +323,7 @@ int model_run_tokens(model_session* s, const model_run* run)
         const int64_t num_rows = left < s->batch_len ? left : s->batch_len;
         const int status = run_batch(s, run, first, num_rows);
         if (status != MODEL_OK) { return status; }
+        s->broken = run->rows != NULL && run->first_layer > 0 && first + num_rows == run->count;
         const bool stop =
             run->progress != NULL && run->progress(run->user, first + num_rows, run->count);
         if (stop && first + num_rows < run->count) {
