@@ -3,6 +3,8 @@
 // Statistics of the tiny models are compared with tests/oracles/statistics.py, on the rows of its
 // own forward pass in float64.
 
+#include "cache_specs.h"
+#include "calibrate_bits.h"
 #include "calibrate_run.h"
 #include "model_statistics.h"
 #include "tiny_model.h"
@@ -280,6 +282,113 @@ Test(calibrate, merge_adds_up)
     kvl_context_destroy(ctx);
     unlink(a);
     unlink(b);
+    remove_files(&f);
+}
+
+// Logits of all tokens with the cache of these arguments, each row through the cache.
+static float* logits_with(const model* m, kvl_context* ctx, const char* arg, const int32_t* ids)
+{
+    char message[512];
+    const char* args[] = { "f16", arg };
+    const model_geometry* g = model_get_geometry(m);
+    cache_specs specs;
+    cr_assert_eq(cache_specs_create(args, arg != NULL ? 2 : 1, g->num_layers, &specs, message,
+                                    sizeof message), 0, "%s", message);
+    const model_session_desc sd = { .ctx = ctx, .specs = specs.specs };
+    model_session* s = open_session(m, sd);
+    float* logits = malloc((size_t)(NUM_TOKENS * g->vocab_size) * sizeof *logits);
+    cr_assert_not_null(logits);
+    const model_run run = { .ids = ids, .count = NUM_TOKENS, .logits = logits,
+                            .logits_of_all = true, .rows_through_cache = true,
+                            .products = MODEL_PRODUCTS_FLOAT };
+    cr_assert_eq(model_run_tokens(s, &run), MODEL_OK, "%s", model_session_message(s));
+    model_session_free(s);
+    cache_specs_free(&specs);
+    return logits;
+}
+
+static double kl_of(const float* base, const float* cache, int n)
+{
+    double sum[2] = { 0, 0 }, kl = 0;
+    for (int i = 0; i < n; i++) {
+        sum[0] += exp((double)base[i]);
+        sum[1] += exp((double)cache[i]);
+    }
+    for (int i = 0; i < n; i++) {
+        const double p = exp((double)base[i]) / sum[0];
+        kl += p * (log(p) - ((double)cache[i] - log(sum[1])));
+    }
+    return kl;
+}
+
+// Breaks when a loss is not that of its layer and side: against whole passes, each with a cache of
+// its own.  There the other layers' rows are in 16 bits as well, and losses have 3 digits.
+Test(calibrate, losses_are_those_of_whole_passes)
+{
+    model* m = open_model(&models[0], NULL);
+    kvl_context* ctx = open_context();
+    const model_geometry* g = model_get_geometry(m);
+    const char spec[] = "kivi:k2,v2,g16,sink=4,recent=8";
+    char message[512], arg[64];
+    int32_t ids[NUM_TOKENS];
+    double* losses = calloc(2 * (size_t)g->num_layers, sizeof *losses);
+    fill_tokens(ids);
+    const calibrate_bits_desc desc = { .m = m, .spec = spec, .ids = ids, .count = NUM_TOKENS,
+                                       .num_threads = 2 };
+    cr_assert_eq(calibrate_bits_measure(&desc, losses, message, sizeof message), 0, "%s", message);
+    float* base = logits_with(m, ctx, NULL, ids);
+    const int first = NUM_TOKENS / 4, num = NUM_TOKENS - 1 - first;
+    for (int i = 0; i < 2 * g->num_layers; i++) {
+        snprintf(arg, sizeof arg, "%d:%c=%s", i / 2, i % 2 ? 'v' : 'k', spec);
+        float* cache = logits_with(m, ctx, arg, ids);
+        double want = 0;
+        for (int t = first; t < first + num; t++) {
+            want += kl_of(base + t * g->vocab_size, cache + t * g->vocab_size, g->vocab_size) / num;
+        }
+        cr_expect(want > 0 && fabs(losses[i] - want) <= 0.02 * want, "%s: %g, not %g", arg,
+                  losses[i], want);
+        free(cache);
+    }
+    free(base);
+    free(losses);
+    kvl_context_destroy(ctx);
+    model_close(m);
+}
+
+// Breaks when bits=auto is not measured, not kept, or not what a cache of the file gets.
+Test(calibrate, chooses_bits_of_layers)
+{
+    files f = make_files();
+    char spec[] = "kivi:bits=auto:2.75,g16,sink=4,recent=16", message[512];
+    char other[] = "kivi:bits=auto:3.25,g16,sink=4,recent=16";
+    char* specs[] = { spec };
+    calibrate_options o = options_for(&f, specs, 1);
+    run_ok(&o);
+    o.resume = true;
+    specs[0] = other;
+    run_ok(&o);
+    kvl_context* ctx = open_context();
+    kvl_calibration* cal = NULL;
+    model* m = open_model(&models[0], NULL);
+    cr_assert_eq((int)kvl_calibration_load(ctx, f.out, &cal), (int)KVL_OK);
+    for (int i = 0; i < 2; i++) {
+        model_session* s = NULL;
+        kvl_layer_info info;
+        double bits = 0;
+        model_session_desc sd = { .ctx = ctx, .spec = i ? other : spec, .calibration = cal };
+        cr_assert_eq(model_session_create(m, &sd, &s, message, sizeof message), 0, "%s", message);
+        const int num_layers = model_get_geometry(m)->num_layers;
+        for (int layer = 0; layer < num_layers; layer++) {
+            kvl_cache_layer_info(model_session_cache(s), layer, &info);
+            bits += (info.k_bits + info.v_bits) / (2 * num_layers);
+        }
+        // A bit of one side is a quarter of the mean: the last one did not fit.
+        cr_expect(bits <= 2.75 + 0.5 * i && bits > 2.5 + 0.5 * i, "%g bits", bits);
+        model_session_free(s);
+    }
+    kvl_calibration_free(cal);
+    kvl_context_destroy(ctx);
+    model_close(m);
     remove_files(&f);
 }
 
