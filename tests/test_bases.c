@@ -71,7 +71,10 @@ static void pass_through(const test_target* target, const char* spec, const inpu
     test_ok(ctx, kvl_calibration_create(stats, NULL, &calibration), spec);
     derive.stats = stats;
     derive.cache = &desc;
-    derive.derivations = calibrate_derivations(&derive.num_derivations);
+    kvl_derivation list[CALIBRATE_MOST_DERIVATIONS];
+    calibrate_learn learn = { ctx, 1, 32, 0, 0 };
+    derive.num_derivations = calibrate_learning_derivations(&learn, list);
+    derive.derivations = list;
     test_ok(ctx, kvl_calibration_derive(calibration, &derive), spec);
     desc.calibration = calibration;
     c.ctx = ctx;
@@ -157,14 +160,15 @@ Test(bases, bases_lower_the_priced_error_of_keys)
 Test(bases, rows_come_back_out_of_every_basis)
 {
     // Broken by F and Q that are no pair: 8 bits leave less than 2% of a row in any basis.
-    static const char* const bases[] = { "balance", "balance_output", "eigen", "whiten", "flat" };
+    static const char* const bases[] = { "balance", "balance_output", "eigen", "eigen_layer",
+                                         "whiten", "flat", "file" };
     test_target targets[TEST_MAX_TARGETS];
     const int n = test_targets(targets);
     inputs* in = make_inputs();
     float* k = test_floats(ROWS * DIM);
     float* v = test_floats(ROWS * DIM);
     for (int target = 0; target < (n > 1 ? 2 : 1); ++target)
-        for (int i = 0; i < 5; ++i) {
+        for (int i = 0; i < 7; ++i) {
             char spec[160];
             snprintf(spec, sizeof spec, "kivi:b8,transform=%s,k.shift=mean,sink=4,recent=0",
                      bases[i]);
@@ -181,4 +185,62 @@ Test(bases, rows_come_back_out_of_every_basis)
     free(in);
     free(k);
     free(v);
+}
+
+Test(bases, one_rotation_of_a_layer)
+{
+    // Broken by moments of one head alone, or by a basis for each: two heads whose keys and queries
+    // differ. B H V^T makes the diagonal of its moment constant, of the sum and of no head.
+    inputs* in = make_inputs();
+    float* q = test_floats(ROWS * 2 * DIM);
+    for (int t = 0; t < ROWS; ++t)
+        for (int i = 0; i < DIM; ++i) {
+            q[(t * 2 + 0) * DIM + i] = in->q[t * DIM + i];
+            q[(t * 2 + 1) * DIM + i] = in->k[t * DIM + (i * 5 + 3) % DIM];
+        }
+    const kvl_layer_desc layer = test_layer("oscar_v1", 2, 2, DIM, DIM);
+    kvl_context* ctx = test_context(&reference, 1);
+    kvl_statistics_desc desc = { 0 };
+    kvl_statistics_rows rows = { 0 };
+    kvl_statistics* stats = NULL;
+    kvl_calibration* calibration = NULL;
+    kvl_cache_desc cache = { 0 };
+    kvl_derive_desc derive = { 0 };
+    desc.num_layers = cache.num_layers = 1;
+    desc.layers = cache.layers = &layer;
+    test_ok(ctx, kvl_statistics_create(ctx, &desc, &stats), "statistics");
+    rows.num_keys = rows.num_rows = ROWS;
+    rows.k.data = rows.v.data = rows.q.data = q;
+    test_ok(ctx, kvl_statistics_add(stats, &rows), "rows");
+    test_ok(ctx, kvl_calibration_create(stats, NULL, &calibration), "calibration");
+    derive.stats = stats;
+    derive.cache = &cache;
+    derive.derivations = calibrate_derivations(&derive.num_derivations);
+    test_ok(ctx, kvl_calibration_derive(calibration, &derive), "derive");
+    int64_t num = 0;
+    const float* f = kvl_calibration_table(calibration, 0, 0, "eigen_layer_forward", &num);
+    cr_assert(f && num == 2 * DIM * DIM);
+    cr_expect_eq(memcmp(f, f + DIM * DIM, DIM * DIM * sizeof *f), 0);
+    double spread[3] = { 0, 0, 0 };                    // of head 0, of head 1, of both
+    for (int of = 0; of < 3; ++of) {
+        double diagonal[DIM] = { 0 }, mean = 0;
+        for (int t = 0; t < 2 * ROWS; ++t) {
+            if (of < 2 && t % 2 != of) continue;
+            for (int j = 0; j < DIM; ++j) {
+                double y = 0;
+                for (int i = 0; i < DIM; ++i) y += (double)q[t * DIM + i] * (double)f[i * DIM + j];
+                diagonal[j] += y * y;
+            }
+        }
+        for (int j = 0; j < DIM; ++j) mean += diagonal[j] / DIM;
+        for (int j = 0; j < DIM; ++j) spread[of] = fmax(spread[of], fabs(diagonal[j] / mean - 1));
+    }
+    cr_expect(spread[2] < 1e-4 && spread[0] > 0.01 && spread[1] > 0.01,
+              "diagonals differ by %.3g, %.3g and, of the sum, %.3g", spread[0], spread[1],
+              spread[2]);
+    kvl_calibration_free(calibration);
+    kvl_statistics_free(stats);
+    kvl_context_destroy(ctx);
+    free(in);
+    free(q);
 }

@@ -3,6 +3,7 @@
 // Expected matrices come from tests/oracles/transforms.py.
 
 #include "transform_basis.h"
+#include "transform_learn.h"
 #include "transform_matrix.h"
 
 #include <criterion/criterion.h>
@@ -571,4 +572,109 @@ Test(transform, a_given_transform_is_checked)
     cr_assert(!ok && strstr(message, "transform[0][5] = inf: must be finite"), "%s", message);
     free(t);
     free(product);
+}
+
+// A BASIS THAT IS SEARCHED FOR
+
+enum { LEARN_DIM = 32, LEARN_ROWS = 96, LEARN_GROUP = 16 };
+
+// Rows with two channels that are much larger than the others, and sizes that fall.
+static void learn_rows(float* rows)
+{
+    uint64_t state = 5;
+    for (int i = 0; i < LEARN_ROWS * LEARN_DIM; ++i) {
+        const int channel = i % LEARN_DIM;
+        const double size = channel == 3 || channel == 20 ? 12 : 1 / (1 + 0.1 * channel);
+        rows[i] = (float)(size * bell(&state));
+    }
+}
+
+// The mean cost of rows in the basis T: min/max codes of groups, errors priced by T^-T A T^-1.
+static double cost_of(const float* rows, const double* price, const double* t, int bits)
+{
+    const int n = LEARN_DIM;
+    double* inverse = square_new(n);
+    double total = 0;
+    cr_assert_eq(square_inverse(n, t, inverse), 0);
+    for (int row = 0; row < LEARN_ROWS; ++row) {
+        double y[LEARN_DIM], e[LEARN_DIM], x[LEARN_DIM];
+        for (int i = 0; i < n; ++i) {
+            y[i] = 0;
+            for (int k = 0; k < n; ++k) y[i] += t[i * n + k] * (double)rows[row * n + k];
+        }
+        for (int first = 0; first < n; first += LEARN_GROUP) {
+            double lo = y[first], hi = lo;
+            for (int i = first; i < first + LEARN_GROUP; ++i) {
+                lo = fmin(lo, y[i]);
+                hi = fmax(hi, y[i]);
+            }
+            const double step = (hi - lo) / ((1 << bits) - 1);
+            for (int i = first; i < first + LEARN_GROUP; ++i)
+                e[i] = lo + step * floor((y[i] - lo) / step + 0.5) - y[i];
+        }
+        for (int i = 0; i < n; ++i) {
+            x[i] = 0;
+            for (int k = 0; k < n; ++k) x[i] += inverse[i * n + k] * e[k];
+        }
+        for (int i = 0; i < n; ++i)
+            for (int k = 0; k < n; ++k) total += x[i] * price[i * n + k] * x[k];
+    }
+    free(inverse);
+    return total / LEARN_ROWS;
+}
+
+Test(transform, a_search_lowers_the_cost_that_it_says)
+{
+    // Broken by a price that is not carried along with the rows, by a rotation that is none, by a
+    // cost of other rows than those of the basis it returns: the cost is computed again from T
+    // alone.
+    const int n = LEARN_DIM;
+    float* rows = (float*)calloc(LEARN_ROWS * LEARN_DIM, sizeof *rows);
+    double* price = random_moment(n, 50, 9);
+    double* begin = random_rotation(n, 4);
+    double* t = square_new(n);
+    double* gram = square_new(n);
+    learn_rows(rows);
+    for (int affine = 0; affine < 2; ++affine) {
+        const learn_desc desc = { n, LEARN_ROWS, rows, price, begin, affine, 400, 7,
+                                  { 2, LEARN_GROUP, 0, 0 } };
+        learn_result result;
+        cr_assert(transform_learn(&desc, t, &result));
+        cr_expect(fabs(result.before / cost_of(rows, price, begin, 2) - 1) < 1e-3);
+        cr_expect(fabs(result.after / cost_of(rows, price, t, 2) - 1) < 1e-3,
+                  "says %.6g, is %.6g", result.after, cost_of(rows, price, t, 2));
+        cr_expect(result.after < 0.8 * result.before, "%.4g of %.4g", result.after, result.before);
+        square_multiply_nt(n, t, t, gram);
+        double off = 0;
+        for (int i = 0; i < n * n; ++i)
+            off = fmax(off, fabs(gram[i] - (i / n == i % n ? 1 : 0)));
+        cr_expect(affine ? off > 0.01 : off < 1e-10, "affine = %d: T T^T is off by %.3g", affine,
+                  off);
+    }
+    free(rows);
+    free(price);
+    free(begin);
+    free(t);
+    free(gram);
+}
+
+Test(transform, drawn_rows_have_the_moment)
+{
+    // Broken by a factor that is transposed: 4096 rows give each entry to some percent of the
+    // largest.
+    enum { MANY = 4096 };
+    const int n = LEARN_DIM;
+    float* rows = (float*)calloc(MANY * LEARN_DIM, sizeof *rows);
+    double* moment = random_moment(n, 100, 3);
+    double* has = square_new(n);
+    cr_assert(transform_draw(n, moment, 1, MANY, rows));
+    for (int row = 0; row < MANY; ++row)
+        for (int i = 0; i < n * n; ++i)
+            has[i] += (double)rows[row * n + i / n] * (double)rows[row * n + i % n] / MANY;
+    cr_expect(difference(n * n, has, moment) < 0.1 * greatest(n * n, moment));
+    moment[0] = -1000;                                 // no second moment
+    cr_expect(!transform_draw(n, moment, 1, MANY, rows));
+    free(rows);
+    free(moment);
+    free(has);
 }

@@ -20,6 +20,8 @@ enum {
     OPTION_KEY_RUNS,
     OPTION_SEED,
     OPTION_NO_STATISTICS,
+    OPTION_LEARN,
+    OPTION_LEARN_STEPS,
     OPTION_LIST_CACHES,
     OPTION_VERBOSE,
     OPTION_VERSION
@@ -39,6 +41,8 @@ static const struct option long_options[] = {
     { "key-runs", required_argument, NULL, OPTION_KEY_RUNS },
     { "seed", required_argument, NULL, OPTION_SEED },
     { "no-statistics", no_argument, NULL, OPTION_NO_STATISTICS },
+    { "learn", required_argument, NULL, OPTION_LEARN },
+    { "learn-steps", required_argument, NULL, OPTION_LEARN_STEPS },
     { "list-caches", no_argument, NULL, OPTION_LIST_CACHES },
     { "verbose", no_argument, NULL, OPTION_VERBOSE },
     { "help", no_argument, NULL, 'h' },
@@ -69,6 +73,9 @@ static const char* const help[] = {
     "      --queries N          sampled for each KV head (64)\n"
     "      --key-runs N         sampled runs of 128 keys for each KV head (8)\n"
     "      --seed N             of the samples (1)\n"
+    "      --learn WHAT         searches for the matrices of transform=file, where the file has\n"
+    "                           none: rotation (from a Hadamard on) or affine (from balance on)\n"
+    "      --learn-steps N      that are tried for each head (8 times head_dim)\n"
     "      --no-statistics      writes tables alone: a smaller file, which cannot be resumed\n"
     "  -t, --threads N          (0: one a processor); changes no number\n"
     "      --verbose            prints log messages\n"
@@ -92,6 +99,18 @@ static int read_int(const char* name, const char* text, int64_t least, int64_t m
     return status;
 }
 
+static int read_learn(const char* text, calibrate_options* out)
+{
+    if (strcmp(text, "rotation") == 0) {
+        out->learn = CALIBRATE_LEARN_ROTATION;
+    } else if (strcmp(text, "affine") == 0) {
+        out->learn = CALIBRATE_LEARN_AFFINE;
+    } else {
+        return usage("--learn", text, "must be rotation or affine");
+    }
+    return CALIBRATE_RUN;
+}
+
 static int read_option(int option, char* text, calibrate_options* out)
 {
     int64_t value = 0;
@@ -110,6 +129,8 @@ static int read_option(int option, char* text, calibrate_options* out)
         status = option_whole(program, "--seed", text, 0, (int64_t)1 << 53, &value);
         out->seed = (uint64_t)value;
         return status;
+    case OPTION_LEARN: return read_learn(text, out);
+    case OPTION_LEARN_STEPS: return read_int("--learn-steps", text, 1, 1 << 20, &out->learn_steps);
     case OPTION_RESUME: out->resume = true; break;
     case OPTION_MERGE: out->num_merge = -1; break;
     case OPTION_NO_STATISTICS: out->no_statistics = true; break;

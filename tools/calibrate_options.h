@@ -8,6 +8,9 @@
 
 enum { CALIBRATE_RUN = -1 };
 
+// What the matrices of transform=file are, that are searched for.
+enum { CALIBRATE_LEARN_NOTHING, CALIBRATE_LEARN_ROTATION, CALIBRATE_LEARN_AFFINE };
+
 typedef struct calibrate_options {
     const char *model, *text, *out;
     char** specs;            // [num_specs] as kvloom-eval's --cache; borrowed from argv
@@ -18,6 +21,7 @@ typedef struct calibrate_options {
     int windows;
     int num_threads, num_queries, num_key_runs;
     uint64_t seed;
+    int learn, learn_steps;  // CALIBRATE_LEARN_NOTHING ...; steps a head, 0: 8 head_dim
     bool resume, no_statistics, verbose;
 } calibrate_options;
 

@@ -48,6 +48,7 @@ typedef struct calibrator {
     model_gather_desc gather;
     kvl_statistics* total;
     fact facts[NUM_FACTS];
+    calibrate_learn learn;           // used where o->learn asks for it
     char specs[MAX_FOR_BYTES + 1];   // what tables are made for, separated by "; "
     int64_t context;
     int windows, done;
@@ -87,7 +88,10 @@ static int open_context(calibrator* c)
     kvl_context_desc desc = { .target = KVL_TARGET_REFERENCE, .num_threads = c->o->num_threads };
     desc.log.call = on_log;
     desc.log.user = c;
-    if (kvl_context_create(&desc, &c->ctx) == KVL_OK) { return 0; }
+    if (kvl_context_create(&desc, &c->ctx) == KVL_OK) {
+        c->learn.ctx = c->ctx;
+        return 0;
+    }
     return fail(c, "%s", c->ctx != NULL ? kvl_context_message(c->ctx) : "out of memory");
 }
 
@@ -273,17 +277,13 @@ static int derive_layers(calibrator* c, kvl_calibration* cal, const kvl_statisti
     const kvl_cache_desc cache = { .num_layers = model_get_geometry(c->m)->num_layers,
                                    .layers = layers };
     kvl_derive_desc desc = { .stats = stats, .cache = &cache };
-    int num = 0;
-    const kvl_derivation* list = calibrate_derivations(&num);
-    kvl_derivation* all = malloc((size_t)(num + 1) * sizeof *all);
-    if (all == NULL) { return fail(c, "out of memory"); }
-    memcpy(all, list, (size_t)num * sizeof *all);
+    kvl_derivation all[CALIBRATE_MOST_DERIVATIONS + 1];
+    const bool learns = c->o->learn != CALIBRATE_LEARN_NOTHING;
+    const int num = calibrate_learning_derivations(learns ? &c->learn : NULL, all);
     all[num] = (kvl_derivation){ "bits", "auto", "sensitivity", derive_sensitivity, bits };
     desc.derivations = all;
     desc.num_derivations = num + 1;
-    const int status = failed(c, kvl_calibration_derive(cal, &desc));
-    free(all);
-    return status;
+    return failed(c, kvl_calibration_derive(cal, &desc));
 }
 
 // Tables of the layers' specs. What bits=auto measures needs those of 2 bits.
@@ -515,6 +515,13 @@ static int run_window(calibrator* c)
     return status;
 }
 
+static void say_learned(const calibrator* c)
+{
+    if (!(c->learn.before > 0.0)) { return; }
+    fprintf(stderr, "kvloom-calibrate: --learn: the cost of sampled rows is %.4f of that of the "
+            "start\n", c->learn.after / c->learn.before);
+}
+
 static int run_windows(calibrator* c, bool quiet)
 {
     eval_progress_start(&c->progress, quiet, c->windows - c->done);
@@ -529,7 +536,11 @@ static int run_windows(calibrator* c, bool quiet)
         }
     }
     eval_progress_clear(&c->progress);
-    if (c->done == c->windows) { return save(c, true); }
+    if (c->done == c->windows) {
+        const int status = save(c, true);
+        say_learned(c);
+        return status;
+    }
     if (c->done == 0) {
         fail(c, "interrupted before a window was finished");
         return INTERRUPTED;
@@ -620,6 +631,8 @@ int calibrate_run(const calibrate_options* options, bool quiet, char* message,
     calibrator c = { .o = options, .message = message, .message_bytes = message_bytes };
     const char* path = options->model;
     message[0] = 0;
+    c.learn.affine = options->learn == CALIBRATE_LEARN_AFFINE;
+    c.learn.steps = options->learn_steps;
     int status = check_output(&c) != 0 || open_context(&c) != 0 ||
                  (path != NULL && model_open(path, NULL, &c.m, message, message_bytes) != 0);
     if (status == 0) {

@@ -8,6 +8,8 @@
 
 #include "calibrate_transforms.h"
 
+#include <string.h>
+
 #define BASIS(word) \
     { "transform", word, word "_forward", calibrate_basis, NULL }, \
     { "transform", word, word "_query", calibrate_basis, NULL }
@@ -16,8 +18,11 @@ static const kvl_derivation derivations[] = {
     BASIS("balance"),
     BASIS("balance_output"),
     BASIS("eigen"),
+    BASIS("eigen_layer"),
     BASIS("whiten"),
     BASIS("flat"),
+    { "transform", "file", "file_forward", calibrate_learned, NULL },
+    { "transform", "file", "file_query", calibrate_learned, NULL },
     { "round", NULL, "feedback_order", calibrate_feedback, NULL },
     { "round", NULL, "feedback_factor", calibrate_feedback, NULL },
     { "round", NULL, "feedback_price", calibrate_feedback, NULL },
@@ -28,4 +33,14 @@ const kvl_derivation* calibrate_derivations(int* num)
 {
     *num = (int)(sizeof derivations / sizeof derivations[0]);
     return derivations;
+}
+
+int calibrate_learning_derivations(calibrate_learn* learn,
+                                   kvl_derivation out[CALIBRATE_MOST_DERIVATIONS])
+{
+    const int num = (int)(sizeof derivations / sizeof derivations[0]);
+    memcpy(out, derivations, sizeof derivations);
+    for (int i = 0; i < num; ++i)
+        if (out[i].derive == calibrate_learned) out[i].user = learn;
+    return num;
 }

@@ -4,6 +4,7 @@
 //     balance          key, query                value, output
 //     balance_output   key, query_output         value, output
 //     eigen            key, query                value, attended (the moment of what is attended)
+//     eigen_layer      the same, summed over the heads of a layer
 //     whiten           key_group                 value
 //     flat             key_group, query_output   value, output
 //
@@ -14,6 +15,7 @@
 
 #include "calibrate_transforms.h"
 
+#include "calibrate_side.h"
 #include "transform_basis.h"
 #include "transform_matrix.h"
 
@@ -28,19 +30,22 @@ typedef struct source {
     transform_kind kind;
     const char*    moment[2];          // of keys, of values
     const char*    price[2];
+    int            of_layer;           // 1: one basis, from the sums over heads
 } source;
 
 static const source sources[] = {
     { "balance", TRANSFORM_BALANCE, { "key_outer", "value_outer" },
-      { "query_outer", "output_outer" } },
+      { "query_outer", "output_outer" }, 0 },
     { "balance_output", TRANSFORM_BALANCE, { "key_outer", "value_outer" },
-      { "query_output_outer", "output_outer" } },
+      { "query_output_outer", "output_outer" }, 0 },
     { "eigen", TRANSFORM_EIGEN, { "key_outer", "value_outer" },
-      { "query_outer", "attended_outer" } },
+      { "query_outer", "attended_outer" }, 0 },
+    { "eigen_layer", TRANSFORM_EIGEN, { "key_outer", "value_outer" },
+      { "query_outer", "attended_outer" }, 1 },
     { "whiten", TRANSFORM_WHITEN, { "key_group_outer", "value_outer" },
-      { "query_output_outer", "output_outer" } },
+      { "query_output_outer", "output_outer" }, 0 },
     { "flat", TRANSFORM_FLAT, { "key_group_outer", "value_outer" },
-      { "query_output_outer", "output_outer" } },
+      { "query_output_outer", "output_outer" }, 0 },
 };
 enum { NUM_SOURCES = (int)(sizeof sources / sizeof sources[0]) };
 
@@ -78,24 +83,50 @@ static const source* find_source(const char* word, size_t length)
     return NULL;
 }
 
+// A moment of all heads of the layer together, in memory of its own; NULL: a head has none.
+static double* sum_of_heads(const kvl_derive_args* a, const char* name, int is_price)
+{
+    const int n = a->head_dim;
+    double* sum = square_new(n);
+    for (int head = 0; sum && head < a->num_kv_heads; ++head) {
+        const double* m = is_price ? price_of(a, head, name) : moment_of(a, head, name);
+        if (!m) {
+            free(sum);
+            return NULL;
+        }
+        for (int i = 0; i < n * n; ++i) sum[i] += m[i];
+    }
+    return sum;
+}
+
 static kvl_status make_basis(const kvl_derive_args* a, const source* s, int head,
                              transform_basis* basis)
 {
     char message[256] = "";
+    const char *moment = s->moment[a->is_value], *price = s->price[a->is_value];
+    double* sums[2] = { NULL, NULL };
     transform_desc desc;
+    kvl_status status = KVL_OK;
     memset(&desc, 0, sizeof desc);
     desc.kind = s->kind;
     desc.dim = a->head_dim;
-    desc.moment = moment_of(a, head, s->moment[a->is_value]);
-    desc.price = price_of(a, head, s->price[a->is_value]);
+    if (s->of_layer) {
+        desc.moment = sums[0] = sum_of_heads(a, moment, 0);
+        desc.price = sums[1] = sum_of_heads(a, price, 1);
+    } else {
+        desc.moment = moment_of(a, head, moment);
+        desc.price = price_of(a, head, price);
+    }
     if (!desc.moment)
-        return fail(a, "the statistics have no %s", s->moment[a->is_value]);
-    if (!desc.price && s->kind != TRANSFORM_WHITEN)
-        return fail(a, "the statistics have no %s: the model's output matrix was not given",
-                    s->price[a->is_value]);
-    if (!transform_make(&desc, basis, message, sizeof message))
-        return fail(a, "head %d: %s", head, message);
-    return KVL_OK;
+        status = fail(a, "the statistics have no %s", moment);
+    else if (!desc.price && s->kind != TRANSFORM_WHITEN)
+        status = fail(a, "the statistics have no %s: the model's output matrix was not given",
+                      price);
+    else if (!transform_make(&desc, basis, message, sizeof message))
+        status = fail(a, "head %d: %s", head, message);
+    free(sums[0]);
+    free(sums[1]);
+    return status;
 }
 
 kvl_status calibrate_basis(const kvl_derive_args* a, float* out)
@@ -121,34 +152,13 @@ kvl_status calibrate_basis(const kvl_derive_args* a, float* out)
 
 // THE STORED BASIS, as the side's text names it
 
-// Word i of a text that commas separate: its length, 0 at the end.
-static size_t word_at(const char** text)
-{
-    while (**text == ',') ++*text;
-    return strcspn(*text, ",");
-}
-
-static int number_of(const char* side, char letter)
-{
-    for (size_t n; (n = word_at(&side)) > 0; side += n)
-        if (side[0] == letter && side[1] >= '0' && side[1] <= '9') return atoi(side + 1);
-    return 0;
-}
-
-static int has_word(const char* side, const char* word)
-{
-    for (size_t n; (n = word_at(&side)) > 0; side += n)
-        if (n == strlen(word) && strncmp(side, word, n) == 0) return 1;
-    return 0;
-}
-
 // Q = T^-1 of a head in the side's basis: the identity, a Hadamard of pieces, or a table's.
 static kvl_status read_query(const kvl_derive_args* a, int head, double* q)
 {
     const int n = a->head_dim;
     const char* side = a->side;
     for (int i = 0; i < n; ++i) q[i * n + i] = 1;
-    for (size_t length; (length = word_at(&side)) > 0; side += length) {
+    for (size_t length; (length = calibrate_word_at(&side)) > 0; side += length) {
         char name[96];
         int64_t num = 0;
         if (length > 8 && strncmp(side, "hadamard", 8) == 0) {
@@ -179,7 +189,7 @@ static kvl_status stored_price(const kvl_derive_args* a, int head, const double*
     const int n = a->head_dim;
     const double damping = a->is_value ? 0.02 : 0.05;
     const double* price = price_of(a, head, a->is_value ? "output_outer" : "query_output_outer");
-    if (has_word(a->side, "flat") && price) {
+    if (calibrate_has_word(a->side, "flat") && price) {
         transform_basis basis;
         const kvl_status status = make_basis(a, find_source("flat", 4), head, &basis);
         if (status != KVL_OK) return status;
@@ -208,8 +218,8 @@ static kvl_status stored_base(const kvl_derive_args* a, int head, const double* 
                               double* base)
 {
     static const double steps[5] = { 1, 1.6, 0.996, 0.586, 0.335 };
-    const int n = a->head_dim, group = number_of(a->side, 'g');
-    const int along = has_word(a->side, "per_channel");
+    const int n = a->head_dim, group = calibrate_number_of(a->side, "g");
+    const int along = calibrate_has_word(a->side, "per_channel");
     const double* moment = moment_of(a, head, a->is_value ? "value_outer" : "key_group_outer");
     int64_t num = 0;
     const double* rows = kvl_statistics_get(a->stats, a->layer, head,
@@ -265,13 +275,13 @@ static kvl_status feedback_head(const kvl_derive_args* a, int head, double* q, d
     transform_feedback f;
     kvl_status status = read_query(a, head, q);
     if (status == KVL_OK) status = stored_price(a, head, q, price);
-    if (status == KVL_OK && has_word(a->side, "log4")) {
+    if (status == KVL_OK && calibrate_has_word(a->side, "log4")) {
         // The step is a factor of all channels, which changes neither order nor ratios.
         status = stored_base(a, head, q, 0, base);
         for (int i = 0; status == KVL_OK && i < n * n; ++i) price[i] *= base[i / n] * base[i % n];
     }
     if (status != KVL_OK) return status;
-    if (!transform_feedback_make(n, price, 0, !has_word(a->side, "flat"), &f, message,
+    if (!transform_feedback_make(n, price, 0, !calibrate_has_word(a->side, "flat"), &f, message,
                                  sizeof message))
         return fail(a, "head %d: %s", head, message);
     write_feedback(a, &f, price, to);
@@ -303,7 +313,7 @@ kvl_status calibrate_base(const kvl_derive_args* a, float* out)
         double* q = square_new(n);
         status = q ? read_query(a, head, q) : KVL_NO_MEMORY;
         if (status == KVL_OK)
-            status = stored_base(a, head, q, number_of(a->side, 'b'), base);
+            status = stored_base(a, head, q, calibrate_number_of(a->side, "b"), base);
         for (int i = 0; i < n && status == KVL_OK; ++i) out[head * n + i] = (float)base[i];
         free(q);
     }

@@ -303,6 +303,21 @@ static bool add_position_kl(cJSON* object, const eval_results* r, const eval_cac
     return ok;
 }
 
+static bool add_module(cJSON* object, const eval_module* m)
+{
+    static const char* const names[EVAL_MODULE_MODES] = { "keys", "values", "both" };
+    if (m->num_layers == 0) { return true; }
+    cJSON* all = cJSON_AddObjectToObject(object, "module");
+    bool ok = all != NULL;
+    for (int i = 0; ok && i < EVAL_MODULE_MODES; i++) {
+        cJSON* item = cJSON_AddObjectToObject(all, names[i]);
+        ok = item != NULL && add_number(item, "geometric_mean", m->geometric[i]) &&
+             add_number(item, "mean", m->mean[i]) &&
+             add_doubles(item, "by_layer", m->error[i], m->num_layers);
+    }
+    return ok;
+}
+
 static bool add_result(cJSON* results, const eval_results* r, const eval_cache* c)
 {
     cJSON* o = cJSON_CreateObject();
@@ -329,7 +344,8 @@ static bool add_result(cJSON* results, const eval_results* r, const eval_cache* 
                                 : cJSON_CreateNull());
     }
     if (ok && c->num_done > 0) { ok = add_position_kl(o, r, c); }
-    return ok && eval_json_add_worst(o, c->worst, c->num_worst) && eval_json_add_layers(o, c);
+    return ok && eval_json_add_worst(o, c->worst, c->num_worst) && eval_json_add_layers(o, c) &&
+           add_module(o, &c->module);
 }
 
 static bool fill(cJSON* root, const eval_results* r)

@@ -25,6 +25,7 @@ enum {
     OPTION_NEEDLE,
     OPTION_SPEED,
     OPTION_CHOICES,
+    OPTION_MODULE,
     OPTION_GENERATE,
     OPTION_SEED,
     OPTION_MARKDOWN,
@@ -51,6 +52,7 @@ static const struct option long_options[] = {
     { "needle", no_argument, NULL, OPTION_NEEDLE },
     { "speed", no_argument, NULL, OPTION_SPEED },
     { "choices", no_argument, NULL, OPTION_CHOICES },
+    { "module", no_argument, NULL, OPTION_MODULE },
     { "generate", required_argument, NULL, OPTION_GENERATE },
     { "seed", required_argument, NULL, OPTION_SEED },
     { "markdown", no_argument, NULL, OPTION_MARKDOWN },
@@ -83,6 +85,8 @@ static const char* const help[] = {
     "      --seed N             of the needles (1)\n",
     "      --speed              also times decoding at 4096, 16384 and 32768 tokens\n"
     "      --choices            also counts what keys choose that choose their rotations\n"
+    "      --module             instead of all this, errors of attention modules with one layer's\n"
+    "                           cache at a time: keys, values, both\n"
     "      --needle             also hides facts in the text and asks for them\n"
     "      --generate N         also generates N tokens greedily with each cache\n"
     "      --markdown           the table as Markdown\n"
@@ -149,6 +153,7 @@ static int read_option(int option, char* text, eval_options* out)
     case OPTION_NEEDLE: out->needle = true; break;
     case OPTION_SPEED: out->speed = true; break;
     case OPTION_CHOICES: out->choices = true; break;
+    case OPTION_MODULE: out->module = true; break;
     case OPTION_MARKDOWN: out->markdown = true; break;
     case OPTION_VERBOSE: out->verbose = true; break;
     case OPTION_VERSION: puts("kvloom-eval, kvloom " KVLOOM_VERSION); return 0;
@@ -173,6 +178,10 @@ static int check(const eval_options* o, int argc, char** argv, int rest)
         if (o->caches[i][strspn(o->caches[i], " \t")] == 0) {
             return usage("--cache", "''", "must name a cache");
         }
+    }
+    if (o->module && (o->html != NULL || o->resume != NULL || o->dump_folder != NULL ||
+                      o->speed || o->choices || o->needle || o->generate > 0)) {
+        return usage("--module", NULL, "goes with --json and --markdown alone");
     }
     if (o->resume != NULL && o->dump_folder != NULL) {
         return usage("--resume and --dump-logits", NULL,

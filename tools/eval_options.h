@@ -21,7 +21,7 @@ typedef struct eval_options {
     kvl_target target;
     const char* calibration;  // NULL: none
     const char *json, *html, *resume, *dump_folder;
-    bool needle, speed, markdown, choices;
+    bool needle, speed, markdown, choices, module;
     int64_t generate;        // tokens; 0: none
     uint64_t seed;
     bool exact, verbose;

@@ -23,6 +23,8 @@ static void free_cache(eval_cache* cache, int num_windows)
         free(cache->generations[i].ids);
         free(cache->generations[i].kl);
     }
+    for (int i = 0; i < EVAL_MODULE_MODES; i++) { free(cache->module.error[i]); }
+    free(cache->module.square);
     free(cache->windows);
     free(cache->layers);
     free(cache->generations);

@@ -16,7 +16,8 @@ enum {
     EVAL_WORST = 20,         // tokens in a cache's list of the worst
     EVAL_DEPTHS = 10,        // places of a needle, from 0 (the beginning) in tenths of the text
     EVAL_MAX_LENGTHS = 4,    // lengths of a needle's text
-    EVAL_MAX_SPEEDS = 4      // lengths at which decoding is timed
+    EVAL_MAX_SPEEDS = 4,     // lengths at which decoding is timed
+    EVAL_MODULE_MODES = 3    // keys alone, values alone, both
 };
 
 typedef struct eval_candidate {
@@ -86,6 +87,15 @@ typedef struct eval_choices {
     double peak_rotated[3];  // the same after a Hadamard of the piece
 } eval_choices;
 
+// Relative error of attention modules' outputs, one layer's cache at a time: see eval_module.h.
+typedef struct eval_module {
+    int num_layers;                          // 0: not measured
+    double* error[EVAL_MODULE_MODES];        // [num_layers]
+    double* square;                          // [num_layers] sums of squares of exact outputs
+    double geometric[EVAL_MODULE_MODES];     // means over layers
+    double mean[EVAL_MODULE_MODES];
+} eval_module;
+
 // One cache. The summary is over all windows that are done.
 typedef struct eval_cache {
     char* cache;             // the spec as given
@@ -120,6 +130,7 @@ typedef struct eval_cache {
     int num_layers;          // 0: errors of layers were not measured
     eval_layer* layers;      // [num_layers]
     eval_choices choices;
+    eval_module module;
     eval_needle needle;
     int num_generations;
     eval_generation* generations;  // [num_generations]

@@ -17,6 +17,7 @@
 #include "eval_engine.h"
 #include "eval_generate.h"
 #include "eval_layers.h"
+#include "eval_module.h"
 #include "eval_needle.h"
 #include "eval_progress.h"
 #include "eval_resume.h"
@@ -531,6 +532,36 @@ static int run_generations(runner* run, bool quiet)
     return status;
 }
 
+// MODULES
+
+static int run_modules(runner* run, bool quiet)
+{
+    eval_results* r = run->r;
+    int status = MODEL_OK;
+    eval_progress_start(&run->progress, quiet, r->num_windows * r->num_caches);
+    for (int w = 0; w < r->num_windows && status == MODEL_OK; w++) {
+        eval_text_window(&run->text, r->context, w, run->ids);
+        const eval_module_window window = { run->ids, r->context, r->skip };
+        for (int i = 0; i < r->num_caches && status == MODEL_OK; i++) {
+            char what[160];
+            snprintf(what, sizeof what, "modules, window %d of %d, %.100s", w + 1, r->num_windows,
+                     r->caches[i].cache);
+            eval_progress_step(&run->progress, what);
+            status = eval_module_measure(&run->engine, &window, &r->caches[i]);
+            if (status == MODEL_FAILED) {
+                fail(run, "%s: %.500s", r->caches[i].cache, run->engine.message);
+            }
+            if (status == MODEL_OK) { eval_progress_done(&run->progress, ""); }
+        }
+    }
+    eval_progress_clear(&run->progress);
+    // Sums over windows of which one is cut are of no use.
+    for (int i = 0; i < r->num_caches && status == MODEL_OK; i++) {
+        eval_module_finish(&r->caches[i]);
+    }
+    return status;
+}
+
 static void take_down(runner* run)
 {
     eval_resume_close(run->resume);
@@ -552,14 +583,16 @@ int eval_run(const eval_options* options, bool quiet, eval_results* out, char* m
     message[0] = 0;
     int status = set_up(&run) == 0 ? MODEL_OK : MODEL_FAILED;
     const bool ready = status == MODEL_OK;
-    if (ready) { status = run_windows(&run, quiet); }
+    if (ready) {
+        status = options->module ? run_modules(&run, quiet) : run_windows(&run, quiet);
+    }
     if (status == MODEL_OK && options->needle && !eval_interrupted) {
         status = run_needles(&run, quiet);
     }
     if (status == MODEL_OK && options->generate > 0 && !eval_interrupted) {
         status = run_generations(&run, quiet);
     }
-    if (ready && !eval_summarise(out)) { status = fail(&run, "out of memory"); }
+    if (ready && !options->module && !eval_summarise(out)) { status = fail(&run, "out of memory"); }
     if (status == MODEL_STOPPED || eval_interrupted) { out->interrupted = true; }
     for (int i = 0; ready && status == MODEL_OK && i < out->num_caches; i++) {
         if (out->caches[i].error[0] == 0) { continue; }

@@ -8,6 +8,7 @@
 
 #include "eval_html.h"
 #include "eval_json.h"
+#include "eval_module.h"
 #include "eval_options.h"
 #include "eval_run.h"
 #include "eval_table.h"
@@ -46,7 +47,11 @@ static int report(const eval_options* options, const eval_results* results)
 {
     char message[1024] = "";
     int status = 0;
-    eval_table_print(stdout, results, options->markdown);
+    if (options->module) {
+        eval_module_print(stdout, results, options->markdown);
+    } else {
+        eval_table_print(stdout, results, options->markdown);
+    }
     if (fflush(stdout) != 0) { status = fail("stdout cannot be written"); }
     if (options->json != NULL &&
         eval_json_write(options->json, results, message, sizeof message) != 0) {
@@ -77,7 +82,8 @@ int main(int argc, char** argv)
             if (status != 0) { fail(message); }
             // What is finished is worth reading, whatever came after it.
             const bool any = results.num_caches > 0 && results.num_positions > 0 &&
-                             results.base_perplexity > 0.0;
+                             (options.module ? status == 0 && !results.interrupted
+                                             : results.base_perplexity > 0.0);
             if (any && report(&options, &results) != 0) { status = 1; }
             if (status == 0 && results.interrupted) {
                 if (!any) { fail("interrupted before a window was finished"); }

@@ -173,6 +173,14 @@ int model_step(model_session* s, int32_t id, float* logits);
 int model_output_logits(model_session* s, const float* hidden, int64_t num_rows, int products,
                         float* logits);
 
+// What the attention module of one layer makes of rows as on_rows sees them: W_o attend(q, k, v)
+// without norms and bias, out [num_rows, hidden_len]. The rows are appended to the layer; through
+// the cache or not, as in model_run. Other layers are left alone. Rows of a layer come in order
+// from position 0 on, at most the batch of the session at a time. Nothing else can be run until
+// model_session_reset.
+int model_attention_output(model_session* s, const model_rows* rows, bool through_cache,
+                           float* out);
+
 // Lengthens the sequence to num_rows by appending its rows over again, as the cache holds them: for
 // measurements of speed at a length that nobody wants to wait for. The sequence must not be empty.
 int model_session_repeat(model_session* s, int64_t num_rows);

@@ -195,6 +195,28 @@ static int run_attention(model_session* s, row_job* job, const model_span* span)
     return MODEL_OK;
 }
 
+int model_attention_output(model_session* s, const model_rows* rows, bool through_cache, float* out)
+{
+    const model_layer* w = &s->m->layers[rows->layer];
+    const model_span span = { rows->layer, rows->num_rows, through_cache };
+    if (rows->num_rows > s->batch_len) {
+        return model_session_fail(s, MODEL_FAILED, "%lld rows: the session's batch has %d",
+                                  (long long)rows->num_rows, s->batch_len);
+    }
+    const size_t num = (size_t)rows->num_rows;
+    memcpy(s->buffers.q, rows->q, num * (size_t)w->q.rows * sizeof(float));
+    memcpy(s->buffers.k, rows->k, num * (size_t)w->k.rows * sizeof(float));
+    memcpy(s->buffers.v, rows->v, num * (size_t)w->v.rows * sizeof(float));
+    s->products = MODEL_PRODUCTS_FLOAT;
+    s->length = rows->first_position;
+    s->broken = true;
+    const int status = model_attend(s, &span);
+    if (status != MODEL_OK) { return status; }
+    const matrix_product output[] = { { &w->o, out } };
+    project(s, output, 1, s->buffers.o, rows->num_rows);
+    return MODEL_OK;
+}
+
 static void run_ffn(model_session* s, row_job* job)
 {
     const model_layer* w = &s->m->layers[job->layer];
