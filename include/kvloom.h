@@ -93,10 +93,11 @@
 // Positions are counts of rows from the beginning, and never change: what is dropped keeps its
 // positions, and windows and q_positions count it.
 //
-// Fork.  kvl_seq_fork makes a second sequence of the same rows.  The two share pages until one of
-// them writes: a page that is partly filled is then copied by whoever appends into it, and so is
-// the page table by whoever changes it first.  Sink and tail are copied at once.  The cost does not
-// depend on the length.  A common prefix of many prompts is one sequence that is forked.
+// Fork.  kvl_seq_fork makes a second sequence of the same rows.  The two share everything until one
+// of them writes: a page that is partly filled is then copied by whoever appends into it, and so
+// are sink and tail (on a device they are copied at once), and the page table by whoever changes it
+// first.  The cost does not depend on the length.  A common prefix of many prompts is one sequence
+// that is forked.
 //
 // Truncate.  kvl_truncate(cache, seq, t) goes back to t rows, with 0 to an empty sequence.  A row
 // that has left the tail keeps its code:

@@ -52,7 +52,8 @@ KVL__FN uint64_t kvl__estimate_seq(const kvl_cache* cache, int64_t num_rows)
         const int64_t released = kvl__released_rows(&l->config, num_rows, quantized,
                                                     l->desc.window_len, l->release_slack);
         const int64_t gone = released / l->config.page_size;
-        bytes += l->window_bytes + (uint64_t)(pages - gone) * kvl__page_alloc_bytes(l);
+        bytes += kvl__window_alloc_bytes(cache, l);
+        bytes += (uint64_t)(pages - gone) * kvl__page_alloc_bytes(l);
         const int64_t entries = kvl__table_entries(pages - gone);
         bytes += kvl__table_bytes(entries) + kvl__device_table_bytes(cache, entries);
     }

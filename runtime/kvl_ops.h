@@ -727,6 +727,7 @@ KVL__FN void kvl__append_change(const kvl__append_job* job, kvl__append_seq* a, 
     a->change.kept = now->quantized;
     a->change.wanted = to.quantized;
     a->change.gone = kvl__gone_rows(now);
+    a->change.window = a->num_rows > 0;
     if (stepwise) a->change.own = released > a->change.gone;
     else a->change.gone = kvl__max_i64(a->change.gone, released);
 }

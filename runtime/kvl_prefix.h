@@ -253,7 +253,7 @@ KVL__FN uint64_t kvl__prefix_sinks_bytes(const kvl_cache* cache)
 {
     uint64_t bytes = kvl__seq_bytes(cache) + kvl__records_of_seq_bytes(cache);
     for (int i = 0; i < cache->num_layers; ++i)
-        if (cache->layers[i].active) bytes += cache->layers[i].window_bytes;
+        if (cache->layers[i].active) bytes += kvl__window_alloc_bytes(cache, &cache->layers[i]);
     return bytes;
 }
 

@@ -135,6 +135,22 @@ KVL__PUBLIC kvl_status kvl_seq_remember(kvl_cache* cache, kvl_seq handle, const 
 
 // TRUNCATE
 
+enum { KVL__DECODE_ROWS = 8 };     // at a time, on the stack
+
+// The rows [row, row + num) of one page and head as 16 bits.
+KVL__FN void kvl__restore_rows(const kvl__layer* l, const kvl__seq_layer* s, int side, int head,
+                               int64_t row, int num, uint16_t* to)
+{
+    const kvl__codec* c = &l->config.side[side];
+    float x[KVL__DECODE_ROWS * KVL__MAX_HEAD_DIM];
+    kvl__decode_args a;
+    memset(&a, 0, sizeof a);
+    a.rows = x;
+    kvl__decode_side(l, s, side, head, row, num, &a);
+    for (int i = 0; i < num * c->head_dim; ++i)
+        to[i] = c->rows ? kvl__f32_to_bf16_finite(x[i]) : kvl__f32_to_f16_finite(x[i]);
+}
+
 // The rows [row, row + num) of the pages, of one group along tokens, become the tail's first ones.
 KVL__FN void kvl__restore_tail(kvl_cache* cache, const kvl__layer* l, const kvl__seq_layer* s,
                                int64_t row, int64_t num)
@@ -145,19 +161,14 @@ KVL__FN void kvl__restore_tail(kvl_cache* cache, const kvl__layer* l, const kvl_
     }
     for (int head = 0; head < l->config.num_kv_heads; ++head) {
         const kvl__windows w = kvl__windows_of(l, s, head);
-        for (int side = 0; side < l->config.num_stored; ++side) {
-            const kvl__codec* c = &l->config.side[side];
-            for (int64_t r = 0; r < num; ++r) {
-                float x[KVL__MAX_HEAD_DIM];
-                uint16_t* to = w.tail[side] + r * c->head_dim;
-                kvl__decode_args a;
-                memset(&a, 0, sizeof a);
-                a.rows = x;
-                kvl__decode_side(l, s, side, head, row + r, 1, &a);
-                for (int i = 0; i < c->head_dim; ++i)
-                    to[i] = c->rows ? kvl__f32_to_bf16_finite(x[i]) : kvl__f32_to_f16_finite(x[i]);
+        for (int side = 0; side < l->config.num_stored; ++side)
+            for (int64_t done = 0, some; done < num; done += some) {
+                const int64_t in_page = (row + done) % l->config.page_size;
+                some = kvl__min_i64(KVL__DECODE_ROWS, l->config.page_size - in_page);
+                some = kvl__min_i64(some, num - done);
+                kvl__restore_rows(l, s, side, head, row + done, (int)some,
+                                  w.tail[side] + done * l->config.side[side].head_dim);
             }
-        }
     }
 }
 
@@ -183,6 +194,7 @@ KVL__FN kvl__change kvl__change_of_cut(const kvl__cut* cut)
     memset(&change, 0, sizeof change);
     change.kept = change.wanted = cut->to.quantized;
     change.gone = kvl__gone_rows(&cut->to);
+    change.window = cut->returned > 0 ? 1 : cut->restored > 0 ? 2 : 0;
     return change;
 }
 
@@ -192,6 +204,7 @@ KVL__FN void kvl__cut_layer(kvl_cache* cache, const kvl__layer* l, kvl__seq_laye
     const kvl__change change = kvl__change_of_cut(cut);
     const int64_t stay = cut->to.quantized;
     const int64_t tail_len = cut->to.rows - kvl__min_i64(cut->to.rows, l->config.sink_len) - stay;
+    kvl__window_keep(cache, l, s);
     if (cut->restored > 0) kvl__restore_tail(cache, l, s, stay, cut->restored);
     if (cut->returned > 0 && !kvl__on_device(cache))
         kvl__return_history(l, s, cut->returned, tail_len);

@@ -8,9 +8,9 @@
 //                   pages [entries]               contents; a page's header lies before them
 //
 // A window buffer is [num_kv_heads] x { sink keys, sink values, tail keys, tail values }, 16-bit
-// rows of one head contiguous.  A tail has keep_rows of history before its first row: the newest
-// quantized rows as they were, for a truncation that takes them back.  Sizes come from one place,
-// so that kvl_estimate and what is allocated cannot differ.
+// rows of one head contiguous; forks share it until one of them writes.  A tail has keep_rows of
+// history before its first row: the newest quantized rows as they were, for a truncation that takes
+// them back.  Sizes come from one place, so that kvl_estimate and what is allocated cannot differ.
 //
 // On a device (KVL_TARGET_CUDA) the same tables and counts hold, and what they count lies there: a
 // page is a header that has an address, a window buffer is { sink keys, sink values, ring of keys,
@@ -33,7 +33,8 @@
 #include "kvl_threads.h"
 
 enum { KVL__FAULTS_BYTES = 256, KVL__DEVICE_ROWS_MAX = INT32_MAX };
-enum { KVL__PAGE_HEADER = 64, KVL__SEQS_MIN = 8, KVL__WAVE_ROWS = 256 };
+enum { KVL__PAGE_HEADER = 64, KVL__WINDOW_HEADER = 16, KVL__SEQS_MIN = 8, KVL__WAVE_ROWS = 256 };
+enum { KVL__WAVE_PARTS = 2 * (KVL__MAX_SPLITS + 1) };      // of a head
 
 typedef struct kvl__page {         // at contents - KVL__PAGE_HEADER
     void*    memory;               // as it was allocated
@@ -87,13 +88,14 @@ typedef struct kvl__layer {
 
 typedef struct kvl__seq_layer {
     kvl__extent    now;
-    unsigned char* window;         // window_bytes
+    unsigned char* window;         // window_bytes; on the host a count of sequences before them
     kvl__table*    table;          // NULL: no pages
     uint64_t       record;         // kvl__device_seq on the device; 0: not on a device
     // Between reserve and keep or drop of a change:
     kvl__table*    grown;          // takes the place of table
     unsigned char* copied;         // takes the place of the page that is written
     int64_t        num_reserved;   // pages behind those that stay
+    unsigned char* own_window;     // takes the place of window
 } kvl__seq_layer;
 
 typedef struct kvl__seq {
@@ -432,7 +434,33 @@ KVL__FN void kvl__table_leave(kvl_cache* cache, const kvl__layer* l, kvl__table*
 
 // WINDOWS AND RECORDS OF A SEQUENCE
 
-// The window buffer of a sequence, zeros or a copy of `from`'s.  Returns whether there is memory.
+// A window buffer as it is allocated.
+KVL__FN uint64_t kvl__window_alloc_bytes(const kvl_cache* cache, const kvl__layer* l)
+{
+    if (l->window_bytes == 0) return 0;
+    return l->window_bytes + (kvl__on_device(cache) ? 0 : KVL__WINDOW_HEADER);
+}
+
+// Sequences that have the window buffer; not on a device.
+KVL__FN int64_t* kvl__window_refs(unsigned char* window)
+{
+    return (int64_t*)(void*)(window - KVL__WINDOW_HEADER);
+}
+
+// A window buffer whose bits may be anything; NULL: no memory.
+KVL__FN unsigned char* kvl__window_create(kvl_cache* cache, const kvl__layer* l)
+{
+    unsigned char* at =
+        (unsigned char*)kvl__cache_take(cache, kvl__window_alloc_bytes(cache, l));
+    if (!at) return NULL;
+    at += KVL__WINDOW_HEADER;
+    *kvl__window_refs(at) = 1;
+    cache->window_bytes += kvl__window_alloc_bytes(cache, l);
+    return at;
+}
+
+// The window buffer of a sequence, zeros or `from`'s, which on a device is copied at once.  Returns
+// whether there is memory.
 KVL__FN int kvl__window_make(kvl_cache* cache, const kvl__layer* l, kvl__seq_layer* s,
                              const kvl__seq_layer* from)
 {
@@ -444,24 +472,77 @@ KVL__FN int kvl__window_make(kvl_cache* cache, const kvl__layer* l, kvl__seq_lay
         kvl__device_note(cache, from
             ? kvl__device_copy(cache->ctx, stream, at, (uintptr_t)from->window, l->window_bytes)
             : kvl__device_zero(cache->ctx, stream, at, l->window_bytes));
+        cache->window_bytes += l->window_bytes;
+    } else if (from) {
+        s->window = from->window;
+        ++*kvl__window_refs(s->window);
     } else {
-        s->window = (unsigned char*)kvl__cache_take(cache, l->window_bytes);
-        if (!s->window) return 0;
-        if (from) memcpy(s->window, from->window, (size_t)l->window_bytes);
-        else memset(s->window, 0, (size_t)l->window_bytes);
+        s->window = kvl__window_create(cache, l);
+        if (s->window) memset(s->window, 0, (size_t)l->window_bytes);
     }
-    cache->window_bytes += l->window_bytes;
-    return 1;
+    return s->window != NULL;
 }
 
 KVL__FN void kvl__window_free(kvl_cache* cache, const kvl__layer* l, kvl__seq_layer* s)
 {
     if (!s->window) return;
-    cache->window_bytes -= l->window_bytes;
-    if (kvl__on_device(cache))
-        kvl__cache_give_device(cache, (uintptr_t)s->window, l->window_bytes);
-    else
-        kvl__cache_release(cache, s->window, l->window_bytes);
+    const uint64_t bytes = kvl__window_alloc_bytes(cache, l);
+    if (kvl__on_device(cache)) {
+        kvl__cache_give_device(cache, (uintptr_t)s->window, bytes);
+    } else {
+        if (--*kvl__window_refs(s->window) > 0) return;
+        kvl__cache_release(cache, s->window - KVL__WINDOW_HEADER, bytes);
+    }
+    cache->window_bytes -= bytes;
+}
+
+// Copies the rows of a sequence's window buffer: of its sink, and where with_tail is set of history
+// and tail.
+KVL__FN void kvl__window_copy(const kvl__layer* l, const kvl__seq_layer* from, unsigned char* to,
+                              int with_tail)
+{
+    const int64_t sink = kvl__min_i64(from->now.rows, l->config.sink_len);
+    const int64_t rows = from->now.rows - sink - from->now.quantized + from->now.history;
+    kvl__seq_layer copy = *from;
+    copy.window = to;
+    for (int head = 0; head < l->config.num_kv_heads; ++head) {
+        const kvl__windows a = kvl__windows_of(l, from, head), b = kvl__windows_of(l, &copy, head);
+        for (int side = 0; side < l->config.num_stored; ++side) {
+            const size_t row_bytes = 2u * (size_t)l->config.side[side].head_dim;
+            const int64_t history = from->now.history * l->config.side[side].head_dim;
+            memcpy(b.sink[side], a.sink[side], (size_t)sink * row_bytes);
+            if (with_tail)
+                memcpy(b.tail[side] - history, a.tail[side] - history, (size_t)rows * row_bytes);
+        }
+    }
+}
+
+// A window buffer of its own for a sequence that is about to write; it is taken by
+// kvl__window_keep.  Returns whether there is memory.
+KVL__FN int kvl__window_reserve(kvl_cache* cache, const kvl__layer* l, kvl__seq_layer* s,
+                                int with_tail)
+{
+    if (!s->window || kvl__on_device(cache) || *kvl__window_refs(s->window) == 1) return 1;
+    s->own_window = kvl__window_create(cache, l);
+    if (s->own_window) kvl__window_copy(l, s, s->own_window, with_tail);
+    return s->own_window != NULL;
+}
+
+KVL__FN void kvl__window_keep(kvl_cache* cache, const kvl__layer* l, kvl__seq_layer* s)
+{
+    if (!s->own_window) return;
+    kvl__window_free(cache, l, s);
+    s->window = s->own_window;
+    s->own_window = NULL;
+}
+
+KVL__FN void kvl__window_drop(kvl_cache* cache, const kvl__layer* l, kvl__seq_layer* s)
+{
+    if (!s->own_window) return;
+    const uint64_t bytes = kvl__window_alloc_bytes(cache, l);
+    kvl__cache_release(cache, s->own_window - KVL__WINDOW_HEADER, bytes);
+    cache->window_bytes -= bytes;
+    s->own_window = NULL;
 }
 
 KVL__FN uint64_t kvl__records_of_seq_bytes(const kvl_cache* cache)
@@ -499,7 +580,7 @@ KVL__FN void kvl__seq_release(kvl_cache* cache, kvl__seq* seq)
     kvl__cache_release(cache, seq, kvl__seq_bytes(cache));
 }
 
-// An empty sequence, or one that begins as `from` is: windows copied, tables shared.
+// An empty sequence, or one that begins as `from` is: windows and tables are shared.
 KVL__FN kvl__seq* kvl__seq_make(kvl_cache* cache, const kvl__seq* from)
 {
     kvl__seq* seq = (kvl__seq*)kvl__cache_alloc(cache, kvl__seq_bytes(cache));
@@ -565,6 +646,7 @@ typedef struct kvl__change {
     int64_t wanted;                // quantized rows to have pages for
     int64_t gone;                  // whole pages of these are released
     int     own;                   // the table is the sequence's own afterwards
+    int     window;                // the window buffer is written: 1, without its tail: 2
 } kvl__change;
 
 // A change in pages [first, end) of a sequence.
@@ -603,6 +685,7 @@ KVL__FN void kvl__pages_drop(kvl_cache* cache, const kvl__layer* l, kvl__seq_lay
 {
     const kvl__repaging r = kvl__repage(l, s, c);
     kvl__table* table = s->grown ? s->grown : s->table;
+    kvl__window_drop(cache, l, s);
     while (s->num_reserved > 0)
         kvl__page_release(cache, l, kvl__table_pages(table)[r.kept_end + --s->num_reserved -
                                                             table->first]);
@@ -617,6 +700,7 @@ KVL__FN int kvl__pages_reserve(kvl_cache* cache, const kvl__layer* l, kvl__seq_l
                                const kvl__change* c)
 {
     const kvl__repaging r = kvl__repage(l, s, c);
+    if (c->window && !kvl__window_reserve(cache, l, s, c->window == 1)) return 0;
     if (r.none || r.first == r.end) return 1;
     if (!s->table || r.shared || r.end - r.old_first > s->table->entries) {
         const int64_t entries = kvl__table_entries(r.end - r.first);
@@ -680,6 +764,7 @@ KVL__FN void kvl__pages_keep(kvl_cache* cache, const kvl__layer* l, kvl__seq_lay
 {
     const kvl__repaging r = kvl__repage(l, s, c);
     kvl__table* old = s->table;
+    kvl__window_keep(cache, l, s);
     if (r.none) return;
     if (old) kvl__pages_hand_over(cache, l, &r, old);
     if (s->grown || r.first == r.end) {
@@ -714,7 +799,7 @@ KVL__FN int kvl__seq_layer_holds(const kvl__layer* l, const kvl__seq_layer* s)
     const int64_t behind = kvl__max_i64(0, e->rows - l->config.sink_len);
     const int64_t end = kvl__num_pages(&l->config, e->quantized);
     const int64_t first = kvl__min_i64(end, kvl__gone_rows(e) / l->config.page_size);
-    if (s->grown || s->copied || s->num_reserved) return 0;
+    if (s->grown || s->copied || s->num_reserved || s->own_window) return 0;
     if (e->quantized < kvl__quantized_rows(&l->config, e->rows) || e->quantized > behind) return 0;
     if (behind - e->quantized > l->tail_rows || kvl__gone_rows(e) > behind) return 0;
     if (e->history < 0 || e->history > kvl__min_i64(l->keep_rows, e->quantized)) return 0;
@@ -810,7 +895,7 @@ KVL__FN uint64_t kvl__scratch_sizes(kvl_cache* cache, int num_threads)
     if (kvl__on_device(cache))
         return (uint64_t)(64 + kvl__round_up((int64_t)sizeof(kvl__query) * KVL__WAVE_ROWS, 64));
     cache->part_floats = cache->acc_floats;
-    cache->max_parts = kv_heads * (KVL__MAX_SPLITS + 1);
+    cache->max_parts = kv_heads * KVL__WAVE_PARTS;
     cache->thread_bytes = kvl__round_up(4 * cache->q_floats, 64) +
                           kvl__round_up(4 * cache->acc_floats, 64) + KVL__SCRATCH_BYTES;
     return (uint64_t)(64 + kvl__round_up((int64_t)sizeof(kvl__query) * KVL__WAVE_ROWS, 64) +

@@ -2,6 +2,7 @@
 //
 //     kvloom-bench --rows 4096,65536 --cache q8_0 --cache kivi:k2,v2,g32 --json bench.json
 //     kvloom-bench --startup
+//     kvloom-bench --ops --cache kivi:k2,v2,g32
 //
 // For each head dim and length, one cache a spec is filled, checked and then timed:
 //
@@ -24,6 +25,8 @@
 
 #define KVLOOM_IMPLEMENTATION
 #include "kvloom.h"
+
+#include "bench_ops.h"
 
 #include <cjson/cJSON.h>
 
@@ -56,6 +59,8 @@ enum {
 
 static const double check_bound = 1e-3;
 static const double first_use_target_ms = 1500.0, warm_start_target_ms = 5.0;
+static const double change_target_us = 20.0, step_target = 0.02, batch_target = 1.0;
+static const double file_target = 0.5;
 
 // OPTIONS
 
@@ -69,7 +74,7 @@ typedef struct options {
     double      seconds;
     const char* json;
     const char* calibration;      // NULL: calibrated caches are calibrated on random rows
-    bool        startup;
+    bool        startup, ops;
     const char* startup_folder;   // set in the processes that --startup starts
 } options;
 
@@ -89,6 +94,8 @@ static const char usage[] =
     "  --seconds S        measuring time of each head dim and length (2)\n"
     "  --json FILE        writes the results\n"
     "  --startup          measures first use of a shape and warm start instead\n"
+    "  --ops              measures fork, truncate, drop, append, batches and files instead: of a\n"
+    "                     sequence of the last length of --rows; files go to TMPDIR, or /tmp\n"
     "  --help             this text\n"
     "Checks values before it times.  Ratios: above 1 is faster.\n";
 
@@ -162,7 +169,7 @@ static int read_target(const char* text, kvl_target* out)
 enum {
     opt_head_dim = 256, opt_head_dim_v, opt_kv_heads, opt_q_heads, opt_rows, opt_threads,
     opt_cache, opt_target, opt_arch, opt_seconds, opt_json, opt_calibration, opt_startup,
-    opt_startup_folder, opt_help
+    opt_startup_folder, opt_ops, opt_help
 };
 
 static const struct option long_options[] = {
@@ -180,6 +187,7 @@ static const struct option long_options[] = {
     { "calibration", required_argument, NULL, opt_calibration },
     { "startup", no_argument, NULL, opt_startup },
     { "startup-folder", required_argument, NULL, opt_startup_folder },
+    { "ops", no_argument, NULL, opt_ops },
     { "help", no_argument, NULL, opt_help },
     { NULL, 0, NULL, 0 }
 };
@@ -200,6 +208,7 @@ static int read_option(options* o, int option)
     case opt_json: o->json = optarg; return 0;
     case opt_calibration: o->calibration = optarg; return 0;
     case opt_startup: o->startup = true; return 0;
+    case opt_ops: o->ops = true; return 0;
     case opt_startup_folder: o->startup_folder = optarg; return 0;
     default: break;
     }
@@ -230,6 +239,7 @@ static int read_options(int argc, char** argv, options* o)
     for (int i = 0; i < 4 && (i || !o->num_specs); ++i) o->specs[o->num_specs++] = specs[i];
     if (o->target == KVL_TARGET_CUDA && !o->startup && !o->startup_folder)
         return fail("--target cuda: needs --startup; kvloom-bench-gpu measures the rest"), 2;
+    if (o->startup && o->ops) return fail("--startup, --ops: one of them at a time"), 2;
     if (o->arch && o->target != KVL_TARGET_CUDA)
         return fail("--arch %s: needs --target cuda", o->arch), 2;
     return 0;
@@ -475,18 +485,26 @@ static kvl_status random_calibration(kvl_context* ctx, const kvl_cache_desc* cac
     return status;
 }
 
+// What a cache of one layer needs; NULL: nothing.
+static kvl_status calibrate(kvl_context* ctx, const options* o, const kvl_cache_desc* cache,
+                            kvl_calibration** out)
+{
+    kvl_layer_info info;
+    *out = NULL;
+    KVL__TRY(kvl_spec_check(ctx, cache->layers, &info));
+    if (!info.needs_calibration) return KVL_OK;
+    return o->calibration ? first_layer(ctx, o->calibration, out)
+                          : random_calibration(ctx, cache, out);
+}
+
 // Creates a cache of one layer, calibrated where its spec needs it; *ms (may be NULL): how long the
 // creation alone takes.
 static kvl_status create_cache(kvl_context* ctx, const options* o, const kvl_layer_desc* layer,
                                kvl_cache** out, double* ms)
 {
-    kvl_layer_info info;
     kvl_calibration* cal = NULL;
     kvl_cache_desc desc = { .num_layers = 1, .layers = layer };
-    KVL__TRY(kvl_spec_check(ctx, layer, &info));
-    if (info.needs_calibration)
-        KVL__TRY(o->calibration ? first_layer(ctx, o->calibration, &cal)
-                                : random_calibration(ctx, &desc, &cal));
+    KVL__TRY(calibrate(ctx, o, &desc, &cal));
     desc.calibration = cal;
     const double start = now_ns();
     const kvl_status status = kvl_cache_create(ctx, &desc, out);
@@ -1160,6 +1178,105 @@ static int run_startup(options* o, char** argv, report* r)
     return status;
 }
 
+// OPERATIONS ON SEQUENCES
+
+static const char* within(bool met) { return met ? "yes" : "no"; }
+
+static void print_ops(const char* spec, const bench_ops* ops, const bench_ops_result* r)
+{
+    static const char* const names[] = { "fork", "truncate", "drop", "truncate a fork",
+                                         "drop from a fork" };
+    const bench_ops_time* const times[] = { r->fork, r->truncate, r->drop, r->fork_truncate,
+                                            r->fork_drop };
+    printf("\n%s\n", spec);
+    for (int i = 0; i < 5; ++i)
+        printf("  %-18s %9.2f us (best %.2f) at %lld rows, %9.2f us (best %.2f) at %lld; at most "
+               "%.0f: %s\n", names[i], times[i][0].median, times[i][0].best,
+               (long long)ops->num_rows / 16, times[i][1].median, times[i][1].best,
+               (long long)ops->num_rows, change_target_us,
+               within(times[i][1].median <= change_target_us));
+    printf("  %-18s %9.2f us a row with encode, attend %.2f us: %.2f %%, at most %.0f %%: %s\n",
+           "append", r->step_us, r->attend_us, 100 * r->step_part, 100 * step_target,
+           within(r->step_part <= step_target));
+    printf("  %-18s %9.2f us, one sequence of %lld rows %.2f us: x %.2f, at least %.2f: %s\n",
+           "batch of 16", r->batch_us, (long long)ops->num_rows, r->long_us, r->batch_ratio,
+           batch_target, within(r->batch_ratio >= batch_target));
+    printf("  %-18s %9.1f MB/s of %.1f MB, a copy %.1f: x %.2f, at least %.2f: %s\n", "save",
+           r->save_mbps, r->file_mb, r->copy_mbps, r->save_ratio, file_target,
+           within(r->save_ratio >= file_target));
+    printf("  %-18s %9.1f MB/s, reading alone %.1f: x %.2f of a copy, at least %.2f: %s\n", "load",
+           r->load_mbps, r->read_mbps, r->load_ratio, file_target,
+           within(r->load_ratio >= file_target));
+    fflush(stdout);
+}
+
+static void add_ops_result(cJSON* results, const char* spec, const bench_ops_result* r)
+{
+    cJSON* j = cJSON_CreateObject();
+    cJSON_AddStringToObject(j, "cache", spec);
+    cJSON_AddNumberToObject(j, "fork_us", r->fork[1].median);
+    cJSON_AddNumberToObject(j, "truncate_us", r->truncate[1].median);
+    cJSON_AddNumberToObject(j, "drop_us", r->drop[1].median);
+    cJSON_AddNumberToObject(j, "fork_truncate_us", r->fork_truncate[1].median);
+    cJSON_AddNumberToObject(j, "fork_drop_us", r->fork_drop[1].median);
+    cJSON_AddNumberToObject(j, "append_us", r->step_us);
+    cJSON_AddNumberToObject(j, "append_part", r->step_part);
+    cJSON_AddNumberToObject(j, "batch_ratio", r->batch_ratio);
+    cJSON_AddNumberToObject(j, "save_mbps", r->save_mbps);
+    cJSON_AddNumberToObject(j, "load_mbps", r->load_mbps);
+    cJSON_AddNumberToObject(j, "copy_mbps", r->copy_mbps);
+    cJSON_AddNumberToObject(j, "save_ratio", r->save_ratio);
+    cJSON_AddNumberToObject(j, "load_ratio", r->load_ratio);
+    cJSON_AddItemToArray(results, j);
+}
+
+static int run_ops_spec(const options* o, bench_ops* ops, const char* spec, report* r)
+{
+    char message[1024];
+    bench_ops_result result;
+    kvl_calibration* cal;
+    kvl_layer_desc layer = *ops->layer;
+    layer.spec = spec;
+    ops->layer = &layer;
+    const kvl_cache_desc desc = { .num_layers = 1, .layers = &layer };
+    if (calibrate(ops->ctx, o, &desc, &cal)) return fail("%s", kvl_context_message(ops->ctx));
+    ops->calibration = cal;
+    const int failed = bench_ops_run(ops, &result, message, (int)sizeof message);
+    kvl_calibration_free(cal);
+    if (failed) return fail("%s: %s", spec, message);
+    print_ops(spec, ops, &result);
+    add_ops_result(r->results, spec, &result);
+    return 0;
+}
+
+static int run_ops(const options* o, report* r)
+{
+    const char* place = getenv("TMPDIR");
+    const int head_dim = (int)o->head_dims[0];
+    const int head_dim_v = o->head_dim_v ? o->head_dim_v : head_dim;
+    const kvl_layer_desc layer = { .num_q_heads = o->num_q_heads, .num_kv_heads = o->num_kv_heads,
+                                   .head_dim = head_dim, .head_dim_v = head_dim_v };
+    float* k = make_numbers((int64_t)num_sources * o->num_kv_heads * head_dim, 1);
+    float* v = make_numbers((int64_t)num_sources * o->num_kv_heads * head_dim_v, 2);
+    float* q = make_numbers((int64_t)o->num_q_heads * head_dim, 3);
+    bench_ops ops = { .num_rows = o->rows[o->num_rows - 1] / 16 * 16, .step_rows = 8192,
+                      .k = k, .v = v, .q = q, .num_sources = num_sources, .seconds = o->seconds,
+                      .folder = place && *place ? place : "/tmp" };
+    int status = k && v && q ? open_context(o, NULL, &ops.ctx) : fail("out of memory");
+    if (!status)
+        printf("kvloom-bench %s: %s, %d threads: operations on sequences\n", KVLOOM_VERSION, r->cpu,
+               kvl_context_threads(ops.ctx));
+    for (int i = 0; i < o->num_specs && !status; ++i) {
+        ops.layer = &layer;
+        status = run_ops_spec(o, &ops, o->specs[i], r);
+    }
+    kvl_context_destroy(ops.ctx);
+    free(k);
+    free(v);
+    free(q);
+    return status;
+}
+
 int main(int argc, char** argv)
 {
     static options o;
@@ -1173,8 +1290,9 @@ int main(int argc, char** argv)
     r.root = cJSON_CreateObject();
     cJSON_AddStringToObject(r.root, "version", KVLOOM_VERSION);
     cJSON_AddStringToObject(r.root, "cpu", r.cpu);
-    r.results = cJSON_AddArrayToObject(r.root, o.startup ? "startup" : "results");
-    status = o.startup ? run_startup(&o, argv, &r) : run_bench(&o, &r);
+    r.results = cJSON_AddArrayToObject(r.root, o.startup ? "startup" : o.ops ? "operations"
+                                                                             : "results");
+    status = o.startup ? run_startup(&o, argv, &r) : o.ops ? run_ops(&o, &r) : run_bench(&o, &r);
     if (!status && json) status = write_json(&o, json, r.root);
     if (json) fclose(json);
     // A file without results helps nobody.

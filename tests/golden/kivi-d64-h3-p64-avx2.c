@@ -1403,117 +1403,234 @@ static void k_decode_rows(const kvl__decode_args* a)
 // linear_rows.c -- the first rows of a page in the linear order of files (runtime/kvl_layout.h), or
 // from it.
 
-INLINE void k_get_row(const unsigned char* page, int row, uint16_t* q)
+#line 28 "templates/host/linear_rows.c"
+// The codes of a cell, [word][lane].
+INLINE void k_get_cell(const unsigned char* cell, uint8_t q[16][16])
 {
-    const int i = row % 16;
-    for (int at = 0; at < k_dim / 16; ++at, q += 16) {
-#line 15 "templates/host/linear_rows.c"
-        const u32_at* from = (const u32_at*)k_cell(page, row / 16, at);
-#line 20 "templates/host/linear_rows.c"
-        const uint32_t word_0_0 = from[0 + i];
-#line 24 "templates/host/linear_rows.c"
-        q[0] = (uint16_t)((word_0_0 & 3u));
-#line 24 "templates/host/linear_rows.c"
-        q[1] = (uint16_t)((word_0_0 >> 16 & 3u));
-#line 24 "templates/host/linear_rows.c"
-        q[2] = (uint16_t)((word_0_0 >> 2 & 3u));
-#line 24 "templates/host/linear_rows.c"
-        q[3] = (uint16_t)((word_0_0 >> 18 & 3u));
-#line 24 "templates/host/linear_rows.c"
-        q[4] = (uint16_t)((word_0_0 >> 4 & 3u));
-#line 24 "templates/host/linear_rows.c"
-        q[5] = (uint16_t)((word_0_0 >> 20 & 3u));
-#line 24 "templates/host/linear_rows.c"
-        q[6] = (uint16_t)((word_0_0 >> 6 & 3u));
-#line 24 "templates/host/linear_rows.c"
-        q[7] = (uint16_t)((word_0_0 >> 22 & 3u));
-#line 24 "templates/host/linear_rows.c"
-        q[8] = (uint16_t)((word_0_0 >> 8 & 3u));
-#line 24 "templates/host/linear_rows.c"
-        q[9] = (uint16_t)((word_0_0 >> 24 & 3u));
-#line 24 "templates/host/linear_rows.c"
-        q[10] = (uint16_t)((word_0_0 >> 10 & 3u));
-#line 24 "templates/host/linear_rows.c"
-        q[11] = (uint16_t)((word_0_0 >> 26 & 3u));
-#line 24 "templates/host/linear_rows.c"
-        q[12] = (uint16_t)((word_0_0 >> 12 & 3u));
-#line 24 "templates/host/linear_rows.c"
-        q[13] = (uint16_t)((word_0_0 >> 28 & 3u));
-#line 24 "templates/host/linear_rows.c"
-        q[14] = (uint16_t)((word_0_0 >> 14 & 3u));
-#line 24 "templates/host/linear_rows.c"
-        q[15] = (uint16_t)(word_0_0 >> 30);
-#line 45 "templates/host/linear_rows.c"
+    memset(q, 0, 256);
+#line 33 "templates/host/linear_rows.c"
+    for (int i = 0; i < 16; ++i) {
+        enum { each = 8, mask = 3 };
+        const u32_at* from = (const u32_at*)(cell + 0) + i / 2 / each * 16;
+        const int left = i % 2 * 16 + i / 2 % each * 2;
+#line 44 "templates/host/linear_rows.c"
+        for (int lane = 0; lane < 16; ++lane)
+            q[i][lane] = (uint8_t)(q[i][lane] | (from[lane] >> left & mask) << 0);
+#line 47 "templates/host/linear_rows.c"
     }
+#line 49 "templates/host/linear_rows.c"
 }
 
-// Codes q [dim] of a row are `bits` bits each in the linear order, low bits first.
-INLINE void k_pack_row(const uint16_t* q, unsigned char* to)
+INLINE void k_put_cell(unsigned char* cell, uint8_t q[16][16])
 {
-#line 54 "templates/host/linear_rows.c"
-    enum { bits = 2 };
-    for (int i = 0; i < k_dim; i += 8, to += bits) {
-        uint64_t all = 0;
-        for (int j = 0; j < 8; ++j) all |= (uint64_t)q[i + j] << j * bits;
-        for (int j = 0; j < bits; ++j) to[j] = (unsigned char)(all >> 8 * j);
+    memset(cell, 0, 64);
+#line 55 "templates/host/linear_rows.c"
+    for (int i = 0; i < 16; ++i) {
+        enum { each = 8, mask = 3 };
+        u32_at* to = (u32_at*)(cell + 0) + i / 2 / each * 16;
+        const int left = i % 2 * 16 + i / 2 % each * 2;
+#line 64 "templates/host/linear_rows.c"
+        for (int lane = 0; lane < 16; ++lane)
+            to[lane] |= ((uint32_t)q[i][lane] >> 0 & mask) << left;
+#line 67 "templates/host/linear_rows.c"
     }
-#line 61 "templates/host/linear_rows.c"
+#line 69 "templates/host/linear_rows.c"
 }
 
-INLINE void k_unpack_row(const unsigned char* from, uint16_t* q)
+// The codes of 16 channels of a row are 2 numbers of 16 bits, low bits first: those of
+// 16 rows, [number][row], from codes [channel][row], and back.
+INLINE void k_pack_codes(uint8_t q[16][16], uint16_t packed[2][16])
 {
-#line 68 "templates/host/linear_rows.c"
-    enum { bits = 2, mask = (1 << bits) - 1 };
-    for (int i = 0; i < k_dim; i += 8, from += bits) {
-        uint64_t all = 0;
-        for (int j = 0; j < bits; ++j) all |= (uint64_t)from[j] << 8 * j;
-        for (int j = 0; j < 8; ++j) q[i + j] = (uint16_t)(all >> j * bits & mask);
-    }
-#line 75 "templates/host/linear_rows.c"
-}
-
+    memset(packed, 0, 64);
 #line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[0][row] = (uint16_t)(packed[0][row] | q[0][row] << 0);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[0][row] = (uint16_t)(packed[0][row] | q[1][row] << 2);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[0][row] = (uint16_t)(packed[0][row] | q[2][row] << 4);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[0][row] = (uint16_t)(packed[0][row] | q[3][row] << 6);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[0][row] = (uint16_t)(packed[0][row] | q[4][row] << 8);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[0][row] = (uint16_t)(packed[0][row] | q[5][row] << 10);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[0][row] = (uint16_t)(packed[0][row] | q[6][row] << 12);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[0][row] = (uint16_t)(packed[0][row] | q[7][row] << 14);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[1][row] = (uint16_t)(packed[1][row] | q[8][row] << 0);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[1][row] = (uint16_t)(packed[1][row] | q[9][row] << 2);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[1][row] = (uint16_t)(packed[1][row] | q[10][row] << 4);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[1][row] = (uint16_t)(packed[1][row] | q[11][row] << 6);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[1][row] = (uint16_t)(packed[1][row] | q[12][row] << 8);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[1][row] = (uint16_t)(packed[1][row] | q[13][row] << 10);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[1][row] = (uint16_t)(packed[1][row] | q[14][row] << 12);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[1][row] = (uint16_t)(packed[1][row] | q[15][row] << 14);
+#line 85 "templates/host/linear_rows.c"
+}
+
+INLINE void k_unpack_codes(uint16_t packed[2][16], uint8_t q[16][16])
+{
+    enum { mask = 3 };
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[0][row] = (uint8_t)(packed[0][row] >> 0 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[1][row] = (uint8_t)(packed[0][row] >> 2 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[2][row] = (uint8_t)(packed[0][row] >> 4 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[3][row] = (uint8_t)(packed[0][row] >> 6 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[4][row] = (uint8_t)(packed[0][row] >> 8 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[5][row] = (uint8_t)(packed[0][row] >> 10 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[6][row] = (uint8_t)(packed[0][row] >> 12 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[7][row] = (uint8_t)(packed[0][row] >> 14 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[8][row] = (uint8_t)(packed[1][row] >> 0 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[9][row] = (uint8_t)(packed[1][row] >> 2 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[10][row] = (uint8_t)(packed[1][row] >> 4 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[11][row] = (uint8_t)(packed[1][row] >> 6 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[12][row] = (uint8_t)(packed[1][row] >> 8 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[13][row] = (uint8_t)(packed[1][row] >> 10 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[14][row] = (uint8_t)(packed[1][row] >> 12 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[15][row] = (uint8_t)(packed[1][row] >> 14 & mask);
+#line 100 "templates/host/linear_rows.c"
+}
+#line 109 "templates/host/linear_rows.c"
+
+// Rows [row, row + num) of the 16 channels from 16 * at on; row is a multiple of 16.
+static void k_linear_cell(const kvl__linear_args* a, int row, int num, int at)
+{
+    enum { bits = 2, row_bytes = 16 };
+#line 115 "templates/host/linear_rows.c"
+    unsigned char* cell = (unsigned char*)(uintptr_t)k_cell(a->page, row / 16, at);
+#line 120 "templates/host/linear_rows.c"
+    LINE uint8_t q[16][16];
+    LINE uint16_t packed[bits][16];
+    unsigned char* linear = a->linear + row * (int64_t)row_bytes + at * 2 * bits;
+#line 124 "templates/host/linear_rows.c"
+    k_get_cell(cell, q);
+    if (!a->into_page || num < 16) {
+#line 129 "templates/host/linear_rows.c"
+        k_pack_codes(q, packed);
+    }
+    for (int t = 0; t < num; ++t)
+        for (int i = 0; i < bits; ++i) {
+            unsigned char* file = linear + t * (int64_t)row_bytes + 2 * i;
+            if (a->into_page) packed[i][t] = (uint16_t)read_u16(file);
+            else write_u16(file, packed[i][t]);
+        }
+    if (!a->into_page) return;
+    k_unpack_codes(packed, q);
+#line 142 "templates/host/linear_rows.c"
+    k_put_cell(cell, q);
+}
+
+INLINE void k_linear_codes(const kvl__linear_args* a)
+{
+    for (int32_t row = 0; row < a->num_rows; row += 16)
+        for (int at = 0; at < k_dim / 16; ++at)
+            k_linear_cell(a, row, a->num_rows - row < 16 ? a->num_rows - row : 16, at);
+}
+#line 152 "templates/host/linear_rows.c"
+
+#line 154 "templates/host/linear_rows.c"
 INLINE void k_copy_meta(const kvl__linear_args* a, int group, int linear)
 {
-#line 82 "templates/host/linear_rows.c"
+#line 158 "templates/host/linear_rows.c"
     for (int j = 0; j < 1; ++j) {
         unsigned char* page = a->page + k_scales_at + group * (int64_t)1 + j;
         unsigned char* file = a->linear + k_scales_at + linear * (int64_t)1 + j;
         if (a->into_page) *page = *file; else *file = *page;
     }
-#line 82 "templates/host/linear_rows.c"
+#line 158 "templates/host/linear_rows.c"
     for (int j = 0; j < 1; ++j) {
         unsigned char* page = a->page + k_zeros_at + group * (int64_t)1 + j;
         unsigned char* file = a->linear + k_zeros_at + linear * (int64_t)1 + j;
         if (a->into_page) *page = *file; else *file = *page;
     }
-#line 88 "templates/host/linear_rows.c"
+#line 164 "templates/host/linear_rows.c"
 }
-#line 90 "templates/host/linear_rows.c"
+#line 166 "templates/host/linear_rows.c"
 
 static void k_linear_rows(const kvl__linear_args* a)
 {
-    enum { row_bytes = 16 };
-    for (int32_t row = 0; row < a->num_rows; ++row) {
-        uint16_t q[k_dim];
-        unsigned char* linear = a->linear + row * (int64_t)row_bytes;
-        if (a->into_page) {
-            k_unpack_row(linear, q);
-            k_put_row(a->page, row, q);
-        } else {
-            k_get_row(a->page, row, q);
-            k_pack_row(q, linear);
-        }
-    }
-#line 106 "templates/host/linear_rows.c"
+    k_linear_codes(a);
+#line 171 "templates/host/linear_rows.c"
     int at = 0;
-#line 111 "templates/host/linear_rows.c"
+#line 176 "templates/host/linear_rows.c"
     for (int32_t row = 0; row < a->num_rows; row += k_group_size) {
         for (int i = 0; i < k_dim; ++i, ++at)
-#line 114 "templates/host/linear_rows.c"
+#line 179 "templates/host/linear_rows.c"
             k_copy_meta(a, k_group(i, row), at);
     }
-#line 117 "templates/host/linear_rows.c"
+#line 182 "templates/host/linear_rows.c"
 }
 
 #line 16 "templates/host/program.c"
@@ -2185,96 +2302,246 @@ static void v_decode_rows(const kvl__decode_args* a)
 // linear_rows.c -- the first rows of a page in the linear order of files (runtime/kvl_layout.h), or
 // from it.
 
-INLINE void v_get_row(const unsigned char* page, int row, uint16_t* q)
+#line 28 "templates/host/linear_rows.c"
+// The codes of a cell, [word][lane].
+INLINE void v_get_cell(const unsigned char* cell, uint8_t q[16][16])
 {
-    const int i = row % 16;
-    for (int at = 0; at < v_dim / 16; ++at, q += 16) {
-#line 27 "templates/host/linear_rows.c"
-        const u32_at* from = (const u32_at*)v_cell(page, at, row / 16);
-        for (int lane = 0; lane < 16; ++lane) q[lane] = 0;
-#line 30 "templates/host/linear_rows.c"
-        {
-            enum { each = 8, mask = 3 };
-            const u32_at* words = from + 0 + i / 2 / each * 16;
-            const int left = i % 2 * 16 + i / 2 % each * 2;
-            for (int lane = 0; lane < 16; ++lane) {
-#line 38 "templates/host/linear_rows.c"
-                const uint32_t code = words[lane] >> left & mask;
-#line 40 "templates/host/linear_rows.c"
-                q[lane] = (uint16_t)(q[lane] | code << 0);
-            }
-        }
-#line 45 "templates/host/linear_rows.c"
+    memset(q, 0, 256);
+#line 33 "templates/host/linear_rows.c"
+    for (int i = 0; i < 16; ++i) {
+        enum { each = 8, mask = 3 };
+        const u32_at* from = (const u32_at*)(cell + 0) + i / 2 / each * 16;
+        const int left = i % 2 * 16 + i / 2 % each * 2;
+#line 44 "templates/host/linear_rows.c"
+        for (int lane = 0; lane < 16; ++lane)
+            q[i][lane] = (uint8_t)(q[i][lane] | (from[lane] >> left & mask) << 0);
+#line 47 "templates/host/linear_rows.c"
     }
+#line 49 "templates/host/linear_rows.c"
 }
 
-// Codes q [dim] of a row are `bits` bits each in the linear order, low bits first.
-INLINE void v_pack_row(const uint16_t* q, unsigned char* to)
+INLINE void v_put_cell(unsigned char* cell, uint8_t q[16][16])
 {
-#line 54 "templates/host/linear_rows.c"
-    enum { bits = 2 };
-    for (int i = 0; i < v_dim; i += 8, to += bits) {
-        uint64_t all = 0;
-        for (int j = 0; j < 8; ++j) all |= (uint64_t)q[i + j] << j * bits;
-        for (int j = 0; j < bits; ++j) to[j] = (unsigned char)(all >> 8 * j);
+    memset(cell, 0, 64);
+#line 55 "templates/host/linear_rows.c"
+    for (int i = 0; i < 16; ++i) {
+        enum { each = 8, mask = 3 };
+        u32_at* to = (u32_at*)(cell + 0) + i / 2 / each * 16;
+        const int left = i % 2 * 16 + i / 2 % each * 2;
+#line 64 "templates/host/linear_rows.c"
+        for (int lane = 0; lane < 16; ++lane)
+            to[lane] |= ((uint32_t)q[i][lane] >> 0 & mask) << left;
+#line 67 "templates/host/linear_rows.c"
     }
-#line 61 "templates/host/linear_rows.c"
+#line 69 "templates/host/linear_rows.c"
 }
 
-INLINE void v_unpack_row(const unsigned char* from, uint16_t* q)
+// The codes of 16 channels of a row are 2 numbers of 16 bits, low bits first: those of
+// 16 rows, [number][row], from codes [channel][row], and back.
+INLINE void v_pack_codes(uint8_t q[16][16], uint16_t packed[2][16])
 {
-#line 68 "templates/host/linear_rows.c"
-    enum { bits = 2, mask = (1 << bits) - 1 };
-    for (int i = 0; i < v_dim; i += 8, from += bits) {
-        uint64_t all = 0;
-        for (int j = 0; j < bits; ++j) all |= (uint64_t)from[j] << 8 * j;
-        for (int j = 0; j < 8; ++j) q[i + j] = (uint16_t)(all >> j * bits & mask);
-    }
-#line 75 "templates/host/linear_rows.c"
-}
-
+    memset(packed, 0, 64);
 #line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[0][row] = (uint16_t)(packed[0][row] | q[0][row] << 0);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[0][row] = (uint16_t)(packed[0][row] | q[1][row] << 2);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[0][row] = (uint16_t)(packed[0][row] | q[2][row] << 4);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[0][row] = (uint16_t)(packed[0][row] | q[3][row] << 6);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[0][row] = (uint16_t)(packed[0][row] | q[4][row] << 8);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[0][row] = (uint16_t)(packed[0][row] | q[5][row] << 10);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[0][row] = (uint16_t)(packed[0][row] | q[6][row] << 12);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[0][row] = (uint16_t)(packed[0][row] | q[7][row] << 14);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[1][row] = (uint16_t)(packed[1][row] | q[8][row] << 0);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[1][row] = (uint16_t)(packed[1][row] | q[9][row] << 2);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[1][row] = (uint16_t)(packed[1][row] | q[10][row] << 4);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[1][row] = (uint16_t)(packed[1][row] | q[11][row] << 6);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[1][row] = (uint16_t)(packed[1][row] | q[12][row] << 8);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[1][row] = (uint16_t)(packed[1][row] | q[13][row] << 10);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[1][row] = (uint16_t)(packed[1][row] | q[14][row] << 12);
+#line 78 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+        packed[1][row] = (uint16_t)(packed[1][row] | q[15][row] << 14);
+#line 85 "templates/host/linear_rows.c"
+}
+
+INLINE void v_unpack_codes(uint16_t packed[2][16], uint8_t q[16][16])
+{
+    enum { mask = 3 };
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[0][row] = (uint8_t)(packed[0][row] >> 0 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[1][row] = (uint8_t)(packed[0][row] >> 2 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[2][row] = (uint8_t)(packed[0][row] >> 4 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[3][row] = (uint8_t)(packed[0][row] >> 6 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[4][row] = (uint8_t)(packed[0][row] >> 8 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[5][row] = (uint8_t)(packed[0][row] >> 10 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[6][row] = (uint8_t)(packed[0][row] >> 12 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[7][row] = (uint8_t)(packed[0][row] >> 14 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[8][row] = (uint8_t)(packed[1][row] >> 0 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[9][row] = (uint8_t)(packed[1][row] >> 2 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[10][row] = (uint8_t)(packed[1][row] >> 4 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[11][row] = (uint8_t)(packed[1][row] >> 6 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[12][row] = (uint8_t)(packed[1][row] >> 8 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[13][row] = (uint8_t)(packed[1][row] >> 10 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[14][row] = (uint8_t)(packed[1][row] >> 12 & mask);
+#line 92 "templates/host/linear_rows.c"
+    for (int row = 0; row < 16; ++row)
+#line 97 "templates/host/linear_rows.c"
+        q[15][row] = (uint8_t)(packed[1][row] >> 14 & mask);
+#line 100 "templates/host/linear_rows.c"
+}
+#line 102 "templates/host/linear_rows.c"
+
+INLINE void v_turn_codes(uint8_t from[16][16], uint8_t to[16][16])
+{
+    for (int i = 0; i < 16; ++i)
+        for (int j = 0; j < 16; ++j) to[i][j] = from[j][i];
+}
+#line 109 "templates/host/linear_rows.c"
+
+// Rows [row, row + num) of the 16 channels from 16 * at on; row is a multiple of 16.
+static void v_linear_cell(const kvl__linear_args* a, int row, int num, int at)
+{
+    enum { bits = 2, row_bytes = 16 };
+#line 117 "templates/host/linear_rows.c"
+    unsigned char* cell = (unsigned char*)(uintptr_t)v_cell(a->page, at, row / 16);
+    LINE uint8_t turned[16][16];
+#line 120 "templates/host/linear_rows.c"
+    LINE uint8_t q[16][16];
+    LINE uint16_t packed[bits][16];
+    unsigned char* linear = a->linear + row * (int64_t)row_bytes + at * 2 * bits;
+#line 124 "templates/host/linear_rows.c"
+    v_get_cell(cell, q);
+    if (!a->into_page || num < 16) {
+#line 127 "templates/host/linear_rows.c"
+        v_turn_codes(q, turned);
+#line 129 "templates/host/linear_rows.c"
+        v_pack_codes(turned, packed);
+    }
+    for (int t = 0; t < num; ++t)
+        for (int i = 0; i < bits; ++i) {
+            unsigned char* file = linear + t * (int64_t)row_bytes + 2 * i;
+            if (a->into_page) packed[i][t] = (uint16_t)read_u16(file);
+            else write_u16(file, packed[i][t]);
+        }
+    if (!a->into_page) return;
+    v_unpack_codes(packed, turned);
+#line 140 "templates/host/linear_rows.c"
+    v_turn_codes(turned, q);
+#line 142 "templates/host/linear_rows.c"
+    v_put_cell(cell, q);
+}
+
+INLINE void v_linear_codes(const kvl__linear_args* a)
+{
+    for (int32_t row = 0; row < a->num_rows; row += 16)
+        for (int at = 0; at < v_dim / 16; ++at)
+            v_linear_cell(a, row, a->num_rows - row < 16 ? a->num_rows - row : 16, at);
+}
+#line 152 "templates/host/linear_rows.c"
+
+#line 154 "templates/host/linear_rows.c"
 INLINE void v_copy_meta(const kvl__linear_args* a, int group, int linear)
 {
-#line 82 "templates/host/linear_rows.c"
+#line 158 "templates/host/linear_rows.c"
     for (int j = 0; j < 1; ++j) {
         unsigned char* page = a->page + v_scales_at + group * (int64_t)1 + j;
         unsigned char* file = a->linear + v_scales_at + linear * (int64_t)1 + j;
         if (a->into_page) *page = *file; else *file = *page;
     }
-#line 82 "templates/host/linear_rows.c"
+#line 158 "templates/host/linear_rows.c"
     for (int j = 0; j < 1; ++j) {
         unsigned char* page = a->page + v_zeros_at + group * (int64_t)1 + j;
         unsigned char* file = a->linear + v_zeros_at + linear * (int64_t)1 + j;
         if (a->into_page) *page = *file; else *file = *page;
     }
-#line 88 "templates/host/linear_rows.c"
+#line 164 "templates/host/linear_rows.c"
 }
-#line 90 "templates/host/linear_rows.c"
+#line 166 "templates/host/linear_rows.c"
 
 static void v_linear_rows(const kvl__linear_args* a)
 {
-    enum { row_bytes = 16 };
-    for (int32_t row = 0; row < a->num_rows; ++row) {
-        uint16_t q[v_dim];
-        unsigned char* linear = a->linear + row * (int64_t)row_bytes;
-        if (a->into_page) {
-            v_unpack_row(linear, q);
-            v_put_row(a->page, row, q);
-        } else {
-            v_get_row(a->page, row, q);
-            v_pack_row(q, linear);
-        }
-    }
-#line 106 "templates/host/linear_rows.c"
+    v_linear_codes(a);
+#line 171 "templates/host/linear_rows.c"
     int at = 0;
-#line 108 "templates/host/linear_rows.c"
+#line 173 "templates/host/linear_rows.c"
     for (int32_t row = 0; row < a->num_rows; ++row) {
         for (int i = 0; i < v_dim; i += v_group_size, ++at)
-#line 114 "templates/host/linear_rows.c"
+#line 179 "templates/host/linear_rows.c"
             v_copy_meta(a, v_group(row, i), at);
     }
-#line 117 "templates/host/linear_rows.c"
+#line 182 "templates/host/linear_rows.c"
 }
 
 #line 36 "templates/host/program.c"
