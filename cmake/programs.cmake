@@ -58,7 +58,13 @@ if(NOT KVLOOM_PCRE2_LIBRARY OR NOT KVLOOM_PCRE2_INCLUDE_DIR)
 elseif(NOT KVLOOM_CBLAS_LIBRARY OR NOT KVLOOM_CBLAS_INCLUDE_DIR)
     message(WARNING "CBLAS was not found (libopenblas-dev): decode is not built")
 else()
-    add_library(kvloom_model STATIC ${kvloom_model_sources})
+    set(text examples/decode/types.cu examples/decode/device_args.h examples/decode/steps.cu
+        examples/decode/products.cu)
+    list(TRANSFORM text PREPEND "${PROJECT_SOURCE_DIR}/" OUTPUT_VARIABLE files)
+    kvloom_generate("${KVLOOM_GENERATED_DIR}/model_text.h" embed.lua
+                    ARGS --prefix=model ${text} DEPENDS ${files})
+    add_library(kvloom_model STATIC ${kvloom_model_sources} "${KVLOOM_GENERATED_DIR}/model_text.h")
+    target_include_directories(kvloom_model PRIVATE "${KVLOOM_GENERATED_DIR}")
     kvloom_use_flags(kvloom_model)
     target_include_directories(kvloom_model PUBLIC "${PROJECT_SOURCE_DIR}/examples/decode")
     target_include_directories(kvloom_model SYSTEM PUBLIC

@@ -916,6 +916,38 @@ KVL_API void kvl_device_free(kvl_context* ctx, void* ptr, uint64_t bytes);
 KVL_API kvl_status kvl_device_write(kvl_context* ctx, void* to, const void* from, uint64_t bytes);
 KVL_API kvl_status kvl_device_read(kvl_context* ctx, void* to, const void* from, uint64_t bytes);
 
+// KERNELS OF THE CALLER'S OWN
+//
+// What an engine does beside its cache can be compiled as the library's kernels are: no toolkit is
+// needed, and the kernel cache keeps it.
+
+typedef struct kvl_kernel_desc {
+    const char* name;           // of the program, for people and entries of the kernel cache:
+                                // a to z, 0 to 9, - and _
+    const char* text;           // CUDA C++17 that includes nothing; a * b + c is not fused unless
+                                // it is written so; borrowed until the call returns
+    const char* entry;          // of the kernel: extern "C" __global__ void entry(const
+                                // __grid_constant__ args a)
+    uint32_t    end;            // must be 0
+} kvl_kernel_desc;
+
+// A kernel (a CUfunction) of a text, compiled at first use.  It lives as long as the context.
+// - errors: KVL_BAD_ARGUMENT, KVL_UNSUPPORTED (no device), KVL_COMPILE (kvl_context_log has the
+//   compiler's words), KVL_NO_MEMORY, KVL_DEVICE.
+KVL_API kvl_status kvl_device_kernel(kvl_context* ctx, const kvl_kernel_desc* desc, void** kernel);
+
+typedef struct kvl_launch_desc {
+    void*       kernel;
+    unsigned    grid[3];        // CTAs; 0: 1
+    unsigned    threads;        // of a CTA; 0: 128
+    const void* args;           // the kernel's one parameter; copied
+    void*       stream;         // a CUstream; NULL: the default stream
+    uint32_t    end;            // must be 0
+} kvl_launch_desc;
+
+// Puts a launch into a stream.
+KVL_API kvl_status kvl_device_launch(kvl_context* ctx, const kvl_launch_desc* desc);
+
 // MEMORY AND DESCRIPTION
 
 typedef struct kvl_stats {
@@ -1029,6 +1061,7 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_calibration.h"
 #include "kvl_derive.h"
 #include "kvl_device.h"
+#include "kvl_launch.h"
 #include "kvl_sequence.h"
 #include "kvl_staging.h"
 #include "kvl_file.h"

@@ -1,6 +1,9 @@
 -- embed.lua -- print text files as C arrays, one string a line, with kvl__text_find to reach them.
 --
 --     lua5.4 tools/embed.lua gen/main.lua templates/host/codec.h ... > kvl_text.h
+--     lua5.4 tools/embed.lua --prefix=model examples/decode/steps.cu ... > model_text.h
+--
+-- With a prefix, names begin with it, and the text is there without Lua as well.
 --
 -- A path is printed as it is given, so the tool runs in the root of the tree.  Files come out in
 -- the order of their names, whatever the order of the arguments: equal trees give equal bytes.
@@ -70,7 +73,17 @@ static const char* const* kvl__text_find(const char* path)
 #endif
 ]]
 
+-- Returns the text with the names of another prefix.
+local function rename(text, prefix)
+    text = text:gsub("#ifndef KVLOOM_NO_LUA\n", ""):gsub("\n#endif\n#endif\n", "\n#endif\n")
+    text = text:gsub("generators and templates as text", "text of kernels")
+    text = text:gsub("kvl__text", prefix .. "_text"):gsub("kvl_text%.h", prefix .. "_text.h")
+    return (text:gsub("KVL_TEXT_H", prefix:upper() .. "_TEXT_H"))
+end
+
 local function main(paths)
+    local prefix = paths[1] and paths[1]:match("^%-%-prefix=(%a+)$")
+    if prefix then table.remove(paths, 1) end
     if #paths == 0 then error("embed.lua: no files", 0) end
     table.sort(paths)
     local out, index = { head }, {}
@@ -83,7 +96,8 @@ local function main(paths)
     end
     out[#out + 1] = "\nstatic const kvl__text kvl__texts[] = {\n" .. table.concat(index) .. "};\n\n"
     out[#out + 1] = tail
-    io.write(table.concat(out))
+    local text = table.concat(out)
+    io.write(prefix and rename(text, prefix) or text)
 end
 
 main({ table.unpack(arg) })

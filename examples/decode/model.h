@@ -15,6 +15,9 @@
 // weights, appends one row and attends through the cache. Memory is bounded by the batch, not by
 // the prompt.
 //
+// Where the context has a device (KVL_TARGET_CUDA), each session has the weights in its memory, and
+// layers run there in floats; embeddings are looked up by the host.
+//
 // A session is used by one thread at a time; the work runs on the threads of its context. Sessions
 // of one model may run at once.
 

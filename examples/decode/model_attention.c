@@ -10,7 +10,7 @@
 // and the empty part is o = 0, lse = -inf. The first part is the past, the others are tiles of the
 // rows themselves, as floats: scores and weighted sums are products of matrices. The past comes
 // from kvl_attend for a few rows, and as tiles of restored rows for many: a restored row then
-// serves every query of the batch.
+// serves every query of the batch. On a device the past comes from kvl_attend.
 
 #include "model_internal.h"
 
@@ -149,9 +149,9 @@ static kvl_status append_rows(model_session* s, int layer, int64_t first, int64_
     const int32_t count = (int32_t)num_rows;
     kvl_append_desc append = { .layer = layer, .num_seqs = 1, .seqs = &s->seq };
     append.num_rows = &count;
-    append.k.data = s->buffers.k + first * shape->num_kv_heads * shape->head_dim;
-    append.v.data = s->buffers.v + first * shape->num_kv_heads * shape->head_dim_v;
-    return model_append(s, &append);
+    append.k.data = model_rows_of(s)->k + first * shape->num_kv_heads * shape->head_dim;
+    append.v.data = model_rows_of(s)->v + first * shape->num_kv_heads * shape->head_dim_v;
+    return kvl_append(s->cache, &append);
 }
 
 // positions NULL: the newest rows.
@@ -163,10 +163,11 @@ static kvl_status attend_rows(model_session* s, int layer, int64_t first, int64_
     kvl_attend_desc attend = { .layer = layer, .num_seqs = 1, .seqs = &s->seq };
     attend.q_lens = &count;
     attend.q_positions = positions;
-    attend.q.data = s->buffers.q + first * shape->num_q_heads * shape->head_dim;
-    attend.o.data = s->buffers.o + first * shape->num_q_heads * shape->head_dim_v;
-    attend.lse = s->buffers.lse + first * shape->num_q_heads;
-    return model_attend_rows(s, &attend);
+    const model_buffers* b = model_rows_of(s);
+    attend.q.data = b->q + first * shape->num_q_heads * shape->head_dim;
+    attend.o.data = b->o + first * shape->num_q_heads * shape->head_dim_v;
+    attend.lse = b->lse + first * shape->num_q_heads;
+    return kvl_attend(s->cache, &attend);
 }
 
 // The past as tiles of restored rows, oldest first.
@@ -197,8 +198,19 @@ static kvl_status attend_restored(model_session* s, int layer, attention_job job
     return KVL_OK;
 }
 
+static int attend_batch_on_device(model_session* s, int layer, int64_t num_rows)
+{
+    if (attend_rows(s, layer, 0, num_rows, &s->length) != KVL_OK ||
+        model_device_attend(s, layer, num_rows) != KVL_OK ||
+        append_rows(s, layer, 0, num_rows) != KVL_OK) {
+        return cache_failed(s, layer);
+    }
+    return MODEL_OK;
+}
+
 static int attend_batch(model_session* s, int layer, int64_t num_rows)
 {
+    if (s->device != NULL) { return attend_batch_on_device(s, layer, num_rows); }
     attention_job job = { .shape = &s->m->layer_geometry[layer], .buffers = &s->buffers };
     job.first_query = s->length;
     job.num_queries = num_rows;

@@ -114,7 +114,7 @@ struct model_session {
     void* user;
     matrix_pool pool;
     model_buffers buffers;
-    model_device* device;  // NULL: the cache is in the host's memory
+    model_device* device;  // NULL: weights, rows and cache are in the host's memory
     char message[512];
 };
 
@@ -134,18 +134,6 @@ typedef struct model_stretch {
     int64_t first, num;
 } model_stretch;
 
-// model_device.c: calls on the cache of one sequence, with its numbers of rows given, and with rows
-// in the host's memory on every target. model_restore takes at most MODEL_PAST_ROWS.
-bool model_device_create(model_session* s);
-void model_device_free(model_session* s);
-kvl_status model_append(model_session* s, const kvl_append_desc* desc);
-kvl_status model_attend_rows(model_session* s, const kvl_attend_desc* desc);
-kvl_status model_restore(model_session* s, int layer, const model_stretch* rows, float* k,
-                         float* v);
-
-// Writes the session's message; returns status.
-int model_session_fail(model_session* s, int status, const char* format, ...) MODEL_LIKE_PRINTF(3);
-
 // A stretch of the rows of one layer: q, k, v of the buffers, from position session->length on.
 typedef struct model_span {
     int layer;
@@ -153,8 +141,47 @@ typedef struct model_span {
     bool rows_through_cache;
 } model_span;
 
+// model_session.c: gives the parts of `b` that hold rows their places in `all` (NULL: only counts).
+// Returns how many floats they take.
+uint64_t model_lay_out_rows(const model_session* s, float* all, model_buffers* b);
+
+// model_device.c: weights, buffers and kernels on the context's device, where it has one.
+bool model_device_create(model_session* s);
+void model_device_free(model_session* s);
+
+// Where the session's rows are: its own buffers, or the device's.
+const model_buffers* model_rows_of(const model_session* s);
+
+// A batch: what is in buffers.x and buffers.rope goes to the device; a layer at a time; what its
+// kernels found; the rows as they are now, out [num_rows, hidden_len].
+int model_device_begin(model_session* s, int64_t num_rows);
+int model_device_layer(model_session* s, const model_span* span);
+int model_device_end(model_session* s);
+int model_device_rows(model_session* s, int64_t num_rows, float* out);
+
+// As model_attention_output.
+int model_device_output(model_session* s, const model_rows* rows, bool through_cache, float* out);
+
+// Rows attend to those of their own batch, and join what o and lse have of the past.
+kvl_status model_device_attend(model_session* s, int layer, int64_t num_rows);
+
+// The last norm of the batch's rows; hidden [num_rows, hidden_len] gets them, can be NULL.
+int model_device_norm(model_session* s, int64_t num_rows, float* hidden);
+
+// logits [num_rows, vocab_size] of rows of the batch from `first` on, or of hidden [num_rows, ...].
+int model_device_logits(model_session* s, const float* hidden, int64_t first, int64_t num_rows,
+                        float* logits);
+
+// Calls on the cache with rows in the host's memory, on every target; at most MODEL_PAST_ROWS.
+kvl_status model_append(model_session* s, const kvl_append_desc* desc);
+kvl_status model_restore(model_session* s, int layer, const model_stretch* rows, float* k,
+                         float* v);
+
+// Writes the session's message; returns status.
+int model_session_fail(model_session* s, int status, const char* format, ...) MODEL_LIKE_PRINTF(3);
+
 // model_attention.c: appends the span's rows to the cache and writes what its queries attend to
-// into buffers.o. Returns MODEL_OK or MODEL_FAILED.
+// into o of model_rows_of. Returns MODEL_OK or MODEL_FAILED.
 int model_attend(model_session* s, const model_span* span);
 
 #endif

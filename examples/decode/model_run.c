@@ -8,7 +8,7 @@
 //
 // In brackets: what some families do. One row and a few use the quantized weights (matrix_vectors),
 // more rows BLAS (matrix_multiply); model_run.products can ask otherwise. Work on rows is spread
-// over the threads by the row.
+// over the threads by the row. Where the context has a device, model_device.c runs the layers.
 
 #include "model_internal.h"
 
@@ -203,13 +203,14 @@ int model_attention_output(model_session* s, const model_rows* rows, bool throug
         return model_session_fail(s, MODEL_FAILED, "%lld rows: the session's batch has %d",
                                   (long long)rows->num_rows, s->batch_len);
     }
+    s->products = MODEL_PRODUCTS_FLOAT;
+    s->length = rows->first_position;
+    s->broken = true;
+    if (s->device != NULL) { return model_device_output(s, rows, through_cache, out); }
     const size_t num = (size_t)rows->num_rows;
     memcpy(s->buffers.q, rows->q, num * (size_t)w->q.rows * sizeof(float));
     memcpy(s->buffers.k, rows->k, num * (size_t)w->k.rows * sizeof(float));
     memcpy(s->buffers.v, rows->v, num * (size_t)w->v.rows * sizeof(float));
-    s->products = MODEL_PRODUCTS_FLOAT;
-    s->length = rows->first_position;
-    s->broken = true;
     const int status = model_attend(s, &span);
     if (status != MODEL_OK) { return status; }
     const matrix_product output[] = { { &w->o, out } };
@@ -240,13 +241,10 @@ static bool all_finite(const float* x, int n)
     return !wrong;
 }
 
-// logits [num_rows, vocab_size] of rows of h; `position` of the first, for the message.
-static int output_logits(model_session* s, const float* h, int64_t num_rows, int64_t position,
-                         float* logits)
+// Refuses logits [num_rows, vocab_size] that are not finite; `position` of the first.
+static int check_logits(model_session* s, const float* logits, int64_t num_rows, int64_t position)
 {
     const model* m = s->m;
-    const matrix_product output[] = { { &m->output, logits } };
-    project(s, output, 1, h, num_rows);
     for (int64_t row = 0; row < num_rows; row++) {
         const float* of_row = logits + row * m->geometry.vocab_size;
         if (!all_finite(of_row, m->geometry.vocab_size)) {
@@ -261,8 +259,28 @@ static int output_logits(model_session* s, const float* h, int64_t num_rows, int
 int model_output_logits(model_session* s, const float* hidden, int64_t num_rows, int products,
                         float* logits)
 {
+    const matrix_product output[] = { { &s->m->output, logits } };
+    int status = MODEL_OK;
     s->products = products;
-    return output_logits(s, hidden, num_rows, 0, logits);
+    if (s->device != NULL) {
+        status = model_device_logits(s, hidden, 0, num_rows, logits);
+    } else {
+        project(s, output, 1, hidden, num_rows);
+    }
+    return status == MODEL_OK ? check_logits(s, logits, num_rows, 0) : status;
+}
+
+// The last norm of a batch's rows, for who asked for them.
+static int norm_output(model_session* s, row_job* job, float* hidden)
+{
+    if (s->device != NULL) { return model_device_norm(s, job->num_rows, hidden); }
+    job->norm = s->m->output_norm;
+    for_rows(job, norm_row);
+    if (hidden != NULL) {
+        memcpy(hidden, s->buffers.h,
+               (size_t)(job->num_rows * s->m->geometry.hidden_len) * sizeof(float));
+    }
+    return MODEL_OK;
 }
 
 // What a run asks for of the last layer's rows. first: of the batch, in the run.
@@ -272,17 +290,36 @@ static int run_output(model_session* s, row_job* job, const model_run* run, int6
     const bool is_last = first + job->num_rows == run->count;
     const bool wants_logits = run->logits != NULL && (run->logits_of_all || is_last);
     if (!wants_logits && run->hidden == NULL) { return MODEL_OK; }
-    job->norm = s->m->output_norm;
-    for_rows(job, norm_row);
-    if (run->hidden != NULL) {
-        memcpy(run->hidden + first * g->hidden_len, s->buffers.h,
-               (size_t)(job->num_rows * g->hidden_len) * sizeof(float));
-    }
-    if (!wants_logits) { return MODEL_OK; }
+    float* hidden = run->hidden != NULL ? run->hidden + first * g->hidden_len : NULL;
+    int status = norm_output(s, job, hidden);
+    if (!wants_logits || status != MODEL_OK) { return status; }
     const int64_t skipped = run->logits_of_all ? 0 : job->num_rows - 1;
+    const int64_t num = job->num_rows - skipped;
     float* logits = run->logits_of_all ? run->logits + first * g->vocab_size : run->logits;
-    return output_logits(s, s->buffers.h + skipped * g->hidden_len, job->num_rows - skipped,
-                         s->length + skipped, logits);
+    const matrix_product output[] = { { &s->m->output, logits } };
+    if (s->device != NULL) {
+        status = model_device_logits(s, NULL, skipped, num, logits);
+    } else {
+        project(s, output, 1, s->buffers.h + skipped * g->hidden_len, num);
+    }
+    return status == MODEL_OK ? check_logits(s, logits, num, s->length + skipped) : status;
+}
+
+static int run_layer(model_session* s, row_job* job, const model_span* span)
+{
+    if (s->device != NULL) { return model_device_layer(s, span); }
+    job->layer = span->layer;
+    const int status = run_attention(s, job, span);
+    if (status == MODEL_OK) { run_ffn(s, job); }
+    return status;
+}
+
+// The rows of a batch, as they are now.
+static int copy_rows(model_session* s, int64_t num_rows, float* out)
+{
+    if (s->device != NULL) { return model_device_rows(s, num_rows, out); }
+    memcpy(out, s->buffers.x, (size_t)(num_rows * s->m->geometry.hidden_len) * sizeof(float));
+    return MODEL_OK;
 }
 
 // One batch: tokens [first, first + num_rows) of the run.
@@ -299,17 +336,16 @@ static int run_batch(model_session* s, const model_run* run, int64_t first, int6
         for_rows(&job, embed_row);
     }
     for_rows(&job, rope_row);
-    int status = MODEL_OK;
+    int status = s->device != NULL ? model_device_begin(s, num_rows) : MODEL_OK;
     for (int layer = begin; layer < num_layers && status == MODEL_OK; layer++) {
         const bool through = run->rows_through_cache && (run->rows == NULL || layer == begin);
         const model_span span = { layer, num_rows, through };
         if (run->entering != NULL) {
-            memcpy(run->entering + (layer * run->count + first) * hidden, s->buffers.x, bytes);
+            status = copy_rows(s, num_rows, run->entering + (layer * run->count + first) * hidden);
         }
-        job.layer = layer;
-        status = run_attention(s, &job, &span);
-        if (status == MODEL_OK) { run_ffn(s, &job); }
+        if (status == MODEL_OK) { status = run_layer(s, &job, &span); }
     }
+    if (status == MODEL_OK && s->device != NULL) { status = model_device_end(s); }
     if (status == MODEL_OK) { status = run_output(s, &job, run, first); }
     if (status == MODEL_OK) { s->length += num_rows; }
     s->broken = status != MODEL_OK;

@@ -63,9 +63,8 @@ static size_t measure_scratch(const model_session* s)
     return most > vector ? most : vector;
 }
 
-static bool allocate_buffers(model_session* s)
+uint64_t model_lay_out_rows(const model_session* s, float* all, model_buffers* b)
 {
-    model_buffers* b = &s->buffers;
     const row_floats row = measure_rows(s->m);
     const int64_t n = s->batch_len;
     struct {
@@ -84,21 +83,30 @@ static bool allocate_buffers(model_session* s)
         { &b->up, n * row.ffn },
         { &b->rope[0], n * row.rope },
         { &b->rope[1], n * row.rope },
-        { &b->past, MODEL_PAST_ROWS * (row.k + row.v) },
-        { &b->scores, (int64_t)s->num_threads * MODEL_QUERY_TILE * MODEL_KEY_TILE },
     };
-    const size_t count = sizeof parts / sizeof parts[0];
-    size_t total = 0, at = 0;
-    for (size_t i = 0; i < count; i++) {
-        total += (size_t)(parts[i].floats + 15) / 16 * 16;  // each on a cache line of its own
+    uint64_t at = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        if (all != NULL) { *parts[i].out = all + at; }
+        at += (uint64_t)(parts[i].floats + 15) / 16 * 16;  // each on a cache line of its own
     }
+    return at;
+}
+
+static bool allocate_buffers(model_session* s)
+{
+    model_buffers* b = &s->buffers;
+    const row_floats row = measure_rows(s->m);
+    const uint64_t rows = model_lay_out_rows(s, NULL, b);
+    const uint64_t past = (uint64_t)(MODEL_PAST_ROWS * (row.k + row.v) + 15) / 16 * 16;
+    const uint64_t scores = (uint64_t)s->num_threads * MODEL_QUERY_TILE * MODEL_KEY_TILE;
     void* all = NULL;
-    if (posix_memalign(&all, 64, total * sizeof(float)) != 0) { return false; }
-    b->all = all;
-    for (size_t i = 0; i < count; i++) {
-        *parts[i].out = b->all + at;
-        at += (size_t)(parts[i].floats + 15) / 16 * 16;
+    if (posix_memalign(&all, 64, (size_t)(rows + past + scores) * sizeof(float)) != 0) {
+        return false;
     }
+    b->all = all;
+    model_lay_out_rows(s, b->all, b);
+    b->past = b->all + rows;
+    b->scores = b->past + past;
     b->scratch_bytes = measure_scratch(s);
     if (posix_memalign(&b->scratch, 64, b->scratch_bytes) != 0) {
         b->scratch = NULL;
@@ -184,7 +192,8 @@ int model_session_create(const model* m, const model_session_desc* desc, model_s
         ok = model_fail(&report, "out of memory: buffers of a batch of %d rows", s->batch_len);
     }
     if (ok && !model_device_create(s)) {
-        ok = model_fail(&report, "buffers on the device: %s", kvl_context_message(s->ctx));
+        ok = model_fail(&report, "weights and buffers on the device: %s",
+                        kvl_context_message(s->ctx));
     }
     if (!ok) {
         model_session_free(s);
