@@ -112,8 +112,18 @@ if(NOT KVLOOM_PROGRAMS)
     return()
 endif()
 
-# One example has its kernels made by kvloom-pack, and links no Lua.
+# One example has its kernels made by kvloom-pack, and links no Lua; one runs as several processes
+# under MPI, where that is found.
 file(GLOB kvloom_examples CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/examples/*.c")
+list(FILTER kvloom_examples EXCLUDE REGEX "/context_parallel\\.c$")
+find_package(MPI COMPONENTS C QUIET)
+if(MPI_C_FOUND)
+    kvloom_program(context_parallel "${PROJECT_SOURCE_DIR}/examples/context_parallel.c")
+    target_include_directories(context_parallel SYSTEM PRIVATE ${MPI_C_INCLUDE_DIRS})
+    target_link_libraries(context_parallel PRIVATE ${MPI_C_LIBRARIES})
+else()
+    message(STATUS "MPI was not found (libopenmpi-dev): context_parallel is not built")
+endif()
 if(KVLOOM_NO_LUA)
     list(FILTER kvloom_examples EXCLUDE REGEX "/kernel_pack\\.c$")
 endif()

@@ -200,6 +200,17 @@ foreach(source IN LISTS kvloom_examples)
     add_test(NAME example_${name} COMMAND ${name})
     kvloom_test_properties(example_${name} examples)
 endforeach()
+# Open MPI starts as root and beyond the number of processors only if it is told to; leaks that
+# sanitizers see are its own.
+if(TARGET context_parallel)
+    add_test(NAME example_context_parallel COMMAND "${MPIEXEC_EXECUTABLE}" ${MPIEXEC_NUMPROC_FLAG}
+             4 $<TARGET_FILE:context_parallel>)
+    kvloom_test_properties(example_context_parallel examples)
+    set_property(TEST example_context_parallel APPEND PROPERTY ENVIRONMENT
+        "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
+        "OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_btl_vader_single_copy_mechanism=none"
+        "LSAN_OPTIONS=exitcode=0:print_suppressions=0;OMPI_MCA_mpi_yield_when_idle=1")
+endif()
 
 if(KVLOOM_SANITIZE OR KVLOOM_NO_LUA)
     return()

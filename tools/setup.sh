@@ -3,11 +3,11 @@
 #
 #     sh tools/setup.sh [--tests] [--model]
 #
-# Without options: compiler, CMake, Lua, BLAS, PCRE2, xxHash, cJSON.  --tests adds Criterion, and
-# NVRTC, where there is no CUDA toolkit, as the wheel nvidia-cuda-nvrtc in build-test/nvrtc (90 MB),
-# which KVLOOM_NVRTC then names for test.sh.  --model adds what fetches a model.  Calls apt-get only
-# if something is missing; that needs root or a sudo that asks for nothing, and without them the
-# command is printed and the status is 1.
+# Without options: compiler, CMake, Lua, BLAS, PCRE2, xxHash, cJSON.  --tests adds Criterion, Open
+# MPI, and NVRTC, where there is no CUDA toolkit, as the wheel nvidia-cuda-nvrtc in build-test/nvrtc
+# (90 MB), which KVLOOM_NVRTC then names for test.sh.  --model adds what fetches a model.  Calls
+# apt-get only if something is missing; that needs root or a sudo that asks for nothing, and without
+# them the command is printed and the status is 1.
 set -eu
 
 tests=0
@@ -76,6 +76,8 @@ want libcjson-dev header cjson/cJSON.h
 want pkg-config command_of pkg-config pkgconf
 if [ "$tests" -eq 1 ]; then
     want libcriterion-dev header criterion/criterion.h
+    want openmpi-bin command_of mpirun
+    want libopenmpi-dev command_of mpicc
     nvrtc_there || want python3-pip pip_works
 fi
 if [ "$model" -eq 1 ]; then
