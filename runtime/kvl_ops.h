@@ -1123,12 +1123,15 @@ KVL__FN void kvl__attend_all(kvl__attend_job* job, const kvl_attend_desc* d)
     kvl__attend_wave(job);
 }
 
-// Refuses a query whose window reaches into rows that were released; a later position sees less of
-// them.
+// Refuses queries at positions [position, position + q_len) whose window reaches into rows that
+// were released.  The first one that sees any row after the sink sees the most of them.
 KVL__FN kvl_status kvl__check_released(const kvl_cache* cache, const kvl__layer* l,
-                                       const kvl__extent* now, int i, int64_t position)
+                                       const kvl__extent* now, int i, int64_t position,
+                                       int64_t q_len)
 {
-    const int64_t sink = l->config.sink_len, end = kvl__min_i64(position + 1, now->rows);
+    const int64_t sink = l->config.sink_len, last = position + q_len - 1;
+    position = kvl__min_i64(last, kvl__max_i64(position, sink + now->dropped));
+    const int64_t end = kvl__min_i64(position + 1, now->rows);
     const int64_t first = kvl__max_i64(position + 1 - l->desc.window_len, sink + now->dropped);
     KVL__REQUIRE(cache->ctx, now->released == 0 || first >= end || first >= sink + now->released,
                  KVL_BAD_ARGUMENT, "seqs[%d]: the query at position %lld sees rows from %lld on, "
@@ -1163,7 +1166,7 @@ KVL__FN kvl_status kvl__check_attend_seqs(const kvl_cache* cache, const kvl_atte
                      (long long)begin, i, (long long)end);
         if (q_len > 0)
             KVL__TRY(kvl__check_released(cache, &cache->layers[d->layer], now, i, d->q_positions
-                                         ? d->q_positions[i] : rows - q_len));
+                                         ? d->q_positions[i] : rows - q_len, q_len));
         *num_rows += q_len;
     }
     return KVL_OK;

@@ -408,7 +408,7 @@ KVL__FN kvl_status kvl__append_attend_checked(kvl__append_job* append, const kvl
             kvl__extent now = append->seqs[i].s->now;
             now.rows += append->seqs[i].num_rows;
             KVL__TRY(kvl__check_released(append->cache, append->l, &now, i,
-                                         append->seqs[i].s->now.rows));
+                                         append->seqs[i].s->now.rows, append->seqs[i].num_rows));
         }
     KVL__TRY(kvl__append_reserve(append, 1));
     for (int i = 0; i < append->num_seqs; ++i)
