@@ -41,7 +41,8 @@ local function load_part(side, stage, word, text_of)
     refuse("%s.%s = %s: no such word", side, stage, word)
 end
 
--- Returns the parts of a side by stage; a stage that is left out, or is structure, has none.
+-- Returns the parts of a side by stage; a stage that is left out, or is structure, has none.  What
+-- the model's weights do (place `folded`) is left out as well.
 local function load_parts(side, c, text_of)
     local parts = {}
     for _, stage in ipairs(stages) do
@@ -50,6 +51,7 @@ local function load_parts(side, c, text_of)
             parts[stage.name] = load_part(side, stage.name, word, text_of)
         end
     end
+    if parts.place and parts.place.folded then parts.transform = nil end
     return parts
 end
 

@@ -882,6 +882,21 @@ KVL_API kvl_status kvl_calibration_derive(kvl_calibration* calibration,
 KVL_API const float* kvl_calibration_table(const kvl_calibration* calibration, int layer,
                                            int is_value, const char* name, int64_t* num);
 
+// The basis of a layer's values, for an engine that folds it into its weights.  With the spec's
+// v.place=folded a cache leaves the values' transform to the model, at no cost at run time: with
+// F = forward[h] and Q = query[h] of each KV head h, F Q^T = 1,
+//     W_V of head h  <-  F^T W_V      (a bias b of it, as a row: b F)
+//     W_O of each query head of h, [output_len, head_dim_v]  <-  W_O Q
+// Values are then appended as v F, and outputs are those that the new W_O takes.  Exact; restored
+// rows are v F.  Without a transform both are the identity.
+// - layer: its index in the calibration; desc.spec must be given where it is not the default.
+// - calibration: NULL where the transform needs none.
+// - forward, query [num_kv_heads, head_dim_v, head_dim_v]: either may be NULL.
+// - errors: KVL_BAD_ARGUMENT (also: the calibration has no such basis), KVL_UNSUPPORTED (values in
+//   keys).
+KVL_API kvl_status kvl_value_basis(kvl_context* ctx, const kvl_calibration* calibration, int layer,
+                                   const kvl_layer_desc* desc, float* forward, float* query);
+
 // ON A DEVICE
 
 typedef struct kvl_prepare_desc {
@@ -977,6 +992,13 @@ KVL_API kvl_status kvl_estimate(kvl_context* ctx, const kvl_cache_desc* desc, in
 // bytes, terminated; *needed (may be NULL) is the whole length with its terminator.
 KVL_API kvl_status kvl_describe(const kvl_cache* cache, char* text, size_t size, size_t* needed);
 
+// Who brings values into the basis of stage transform, and outputs out of it.
+typedef enum kvl_basis {
+    KVL_BASIS_NONE,             // there is none
+    KVL_BASIS_OF_CACHE,         // the cache, at each row and each output
+    KVL_BASIS_FOLDED            // the model's weights: v.place=folded; see kvl_value_basis
+} kvl_basis;
+
 // What one layer's spec came to.
 typedef struct kvl_layer_info {
     char   spec[384];                 // canonical: parses to the same cache
@@ -986,6 +1008,7 @@ typedef struct kvl_layer_info {
     int    sink_len, recent_len, chunk_len, page_size;
     int    uses_generated;            // 1: generated kernels; 0: reference
     int    needs_calibration;         // 1: kvl_cache_desc.calibration must be given
+    int    value_basis;               // a kvl_basis
 } kvl_layer_info;
 
 KVL_API kvl_status kvl_cache_layer_info(const kvl_cache* cache, int layer, kvl_layer_info* out);

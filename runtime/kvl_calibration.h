@@ -15,6 +15,7 @@
 
 #include "kvl_disk.h"
 #include "kvl_record.h"
+#include "kvl_ref.h"
 #include "kvl_rope.h"
 #include "kvl_tensors.h"
 
@@ -304,6 +305,51 @@ KVL__PUBLIC kvl_status kvl_calibration_set_text(kvl_calibration* cal, const char
 KVL__PUBLIC const char* kvl_calibration_text(const kvl_calibration* cal, const char* name)
 {
     return cal && name ? kvl__tensors_text(&cal->tensors, name) : "";
+}
+
+// The Hadamard's rows: it is symmetric and its own inverse.
+KVL__FN void kvl__plain_basis(const kvl__codec* c, int num_kv_heads, float* out)
+{
+    const int n = c->head_dim, piece = c->numbers[KVL__STAGE_TRANSFORM];
+    for (int i = 0; i < num_kv_heads * n; ++i) {
+        float* row = out + (int64_t)i * n;
+        memset(row, 0, (size_t)n * sizeof *row);
+        row[i % n] = 1.0f;
+        if (c->words[KVL__STAGE_TRANSFORM] == KVL__TRANSFORM_HADAMARD)
+            kvl__hadamard(row, n, piece);
+    }
+}
+
+KVL__PUBLIC kvl_status kvl_value_basis(kvl_context* ctx, const kvl_calibration* cal, int layer,
+                                       const kvl_layer_desc* desc, float* forward, float* query)
+{
+    const kvl__table_source* source = (const kvl__table_source*)(const void*)cal;
+    float* const out[2] = { forward, query };
+    const float* table[2] = { NULL, NULL };
+    kvl__config config;
+    if (!ctx || ctx->broken) return KVL_BAD_ARGUMENT;
+    KVL__REQUIRE(ctx, desc, KVL_BAD_ARGUMENT, "desc = NULL: must be given");
+    KVL__REQUIRE(ctx, layer >= 0 && layer < 4096, KVL_BAD_ARGUMENT,
+                 "layer = %d: must be 0 to 4095", layer);
+    KVL__TRY(kvl__config_parse(ctx, layer, desc, NULL, &config));
+    KVL__REQUIRE(ctx, config.num_stored == 2, KVL_UNSUPPORTED,
+                 "layer %d: values_in_keys = 1: values have no basis of their own", layer);
+    const kvl__codec* c = &config.side[1];
+    const int64_t count = (int64_t)c->head_dim * c->head_dim;
+    const int calibrated = kvl__word_of(c, KVL__STAGE_TRANSFORM)->num_tables == 2;
+    for (int i = 0; i < 2 && calibrated; ++i)
+        KVL__TRY(kvl__basis_table(ctx, source, layer, &config, 1, i, &table[i]));
+    for (int head = 0; head < config.num_kv_heads && calibrated; ++head)
+        KVL__TRY(kvl__check_pair(ctx, layer, 1, c, head, table[0] + head * count,
+                                 table[1] + head * count));
+    for (int i = 0; i < 2; ++i) {
+        if (!out[i]) continue;
+        if (calibrated)
+            memcpy(out[i], table[i], (size_t)(config.num_kv_heads * count) * sizeof(float));
+        else
+            kvl__plain_basis(c, config.num_kv_heads, out[i]);
+    }
+    return KVL_OK;
 }
 
 KVL__PUBLIC const float* kvl_calibration_table(const kvl_calibration* cal, int layer, int is_value,

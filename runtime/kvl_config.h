@@ -70,6 +70,18 @@ KVL__FN const kvl__word* kvl__word_of(const kvl__codec* c, int stage)
     return &kvl__stages[stage].words[c->words[stage]];
 }
 
+// The model's weights have the side's transform; the cache gets rows in its basis.
+KVL__FN int kvl__is_folded(const kvl__codec* c)
+{
+    return c->words[KVL__STAGE_PLACE] == KVL__PLACE_FOLDED;
+}
+
+// The transform that the cache computes.
+KVL__FN int32_t kvl__transform_of(const kvl__codec* c)
+{
+    return kvl__is_folded(c) ? KVL__TRANSFORM_NONE : c->words[KVL__STAGE_TRANSFORM];
+}
+
 KVL__FN int kvl__is_raw(const kvl__codec* c)
 {
     return c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_F16 ||
@@ -496,6 +508,19 @@ KVL__FN kvl_status kvl__check_choice(const kvl__parse* p, kvl__codec* c, char si
     return KVL_OK;
 }
 
+// Rows that come in their basis need one; what is subtracted would have to be in it too.
+KVL__FN kvl_status kvl__check_folded(const kvl__parse* p, const kvl__codec* c, char side)
+{
+    if (!kvl__is_folded(c)) return KVL_OK;
+    if (c->words[KVL__STAGE_TRANSFORM] == KVL__TRANSFORM_NONE)
+        return KVL__SPEC_FAIL(p, "%c.place = folded: needs a %c.transform, which the weights have",
+                              side, side);
+    if (c->words[KVL__STAGE_SHIFT] != KVL__SHIFT_NONE)
+        return KVL__SPEC_FAIL(p, "%c.place = folded: needs %c.shift = none, not %s", side, side,
+                              kvl__word_of(c, KVL__STAGE_SHIFT)->name);
+    return KVL_OK;
+}
+
 // Words that one side alone can have.
 KVL__FN kvl_status kvl__check_sides(const kvl__parse* p, const kvl__codec* c, char side)
 {
@@ -527,6 +552,7 @@ KVL__FN kvl_status kvl__check_numbers(const kvl__parse* p, kvl__codec* c, char s
 KVL__FN kvl_status kvl__check_side(const kvl__parse* p, kvl__codec* c, char side)
 {
     KVL__TRY(kvl__check_sides(p, c, side));
+    KVL__TRY(kvl__check_folded(p, c, side));
     KVL__TRY(kvl__check_bits(p, c, side));
     if (kvl__is_raw(c)) {
         c->group_size = 0;

@@ -525,7 +525,7 @@ KVL__FN kvl_status kvl__derive_layer(kvl_calibration* cal, const kvl_derive_desc
             a.word = word->name;
             a.number = c->numbers[stage];
             for (int i = 0; i < word->num_tables; ++i) {
-                if (!kvl__table_is_read(c, &word->tables[i])) continue;
+                if (!kvl__table_is_needed(c, &word->tables[i])) continue;
                 kvl__table_want(config, layer, side, stage, &word->tables[i], &wanted);
                 a.table = word->tables[i].name;
                 a.rank = wanted.rank;

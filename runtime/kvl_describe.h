@@ -121,7 +121,10 @@ KVL__FN void kvl__layer_info_of(const kvl__config* c, int generated, kvl_layer_i
     out->chunk_len = c->chunk_len;
     out->page_size = c->page_size;
     out->uses_generated = generated;
-    out->needs_calibration = c->auto_bits || kvl__records_bytes(c) > 0;
+    out->needs_calibration = c->auto_bits || kvl__records_bytes(c) > 0 ||
+                             (c->num_stored == 2 && kvl__folds_tables(&c->side[1]));
+    if (c->num_stored == 2 && c->side[1].words[KVL__STAGE_TRANSFORM] != KVL__TRANSFORM_NONE)
+        out->value_basis = kvl__is_folded(&c->side[1]) ? KVL_BASIS_FOLDED : KVL_BASIS_OF_CACHE;
 }
 
 KVL__PUBLIC kvl_status kvl_cache_layer_info(const kvl_cache* cache, int layer, kvl_layer_info* out)

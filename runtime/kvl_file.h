@@ -179,7 +179,7 @@ typedef struct kvl__file_layer {
 // Rows in codes are of no use with other tables than those that they were encoded with.
 KVL__FN uint64_t kvl__records_hash(const kvl__layer* l)
 {
-    uint64_t hash = 0;
+    uint64_t hash = l->fold_hash;
     for (int side = 0; side < 2; ++side) {
         const size_t bytes = (size_t)(l->record_floats[side] * l->config.num_kv_heads) *
                              sizeof(float);
@@ -987,6 +987,15 @@ KVL__FN kvl_status kvl__check_copy(const kvl__copy* c)
                      "layer %d: %d heads of %d and %d channels there, %d of %d and %d here", i,
                      a->num_kv_heads, a->side[0].head_dim, a->value_dim, b->num_kv_heads,
                      b->side[0].head_dim, b->value_dim);
+        KVL__REQUIRE(ctx, kvl__is_folded(&a->side[1]) == kvl__is_folded(&b->side[1]) &&
+                     (!kvl__is_folded(&a->side[1]) ||
+                      (c->from->layers[i].fold_hash == c->to->layers[i].fold_hash &&
+                       a->side[1].words[KVL__STAGE_TRANSFORM] ==
+                           b->side[1].words[KVL__STAGE_TRANSFORM] &&
+                       a->side[1].numbers[KVL__STAGE_TRANSFORM] ==
+                           b->side[1].numbers[KVL__STAGE_TRANSFORM])), KVL_UNSUPPORTED,
+                     "layer %d: values of v.place = folded are of use to the same basis alone, "
+                     "which the other cache has not", i);
     }
     return KVL_OK;
 }

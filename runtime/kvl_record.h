@@ -76,10 +76,16 @@ KVL__FN int64_t kvl__table_size(const kvl__codec* c, int stage, int32_t size)
     return size;
 }
 
-// Whether the side, as it is composed, reads the table.
-KVL__FN int kvl__table_is_read(const kvl__codec* c, const kvl__table_desc* table)
+// Whether the side, as it is composed, needs the table.
+KVL__FN int kvl__table_is_needed(const kvl__codec* c, const kvl__table_desc* table)
 {
     return table->only == 0 || table->only == c->words[KVL__STAGE_CHOOSE];
+}
+
+// Whether kernels read it: those of a transform that the weights have they do not.
+KVL__FN int kvl__table_is_read(const kvl__codec* c, int stage, const kvl__table_desc* table)
+{
+    return kvl__table_is_needed(c, table) && !(stage == KVL__STAGE_TRANSFORM && kvl__is_folded(c));
 }
 
 KVL__FN int64_t kvl__table_count(const kvl__codec* c, int stage, const kvl__table_desc* table)
@@ -96,7 +102,7 @@ KVL__FN int64_t kvl__table_at(const kvl__codec* c, const char* name)
     for (int stage = 0; stage < KVL__NUM_STAGES; ++stage) {
         const kvl__word* word = kvl__word_of(c, stage);
         for (int i = 0; i < word->num_tables; ++i) {
-            if (!kvl__table_is_read(c, &word->tables[i])) continue;
+            if (!kvl__table_is_read(c, stage, &word->tables[i])) continue;
             if (name && strcmp(word->tables[i].name, name) == 0) return at;
             at += kvl__table_count(c, stage, &word->tables[i]);
             at = (at + KVL__TABLE_UNIT - 1) / KVL__TABLE_UNIT * KVL__TABLE_UNIT;
@@ -258,6 +264,50 @@ KVL__FN kvl_status kvl__config_create(kvl_context* ctx, int layer, const kvl_lay
                             layer < 0 ? 0 : layer, config);
 }
 
+// Whether the basis that values come in is calibrated.
+KVL__FN int kvl__folds_tables(const kvl__codec* c)
+{
+    return kvl__is_folded(c) && kvl__word_of(c, KVL__STAGE_TRANSFORM)->num_tables > 0;
+}
+
+// Table i of a side's transform, [num_kv_heads, head_dim, head_dim]: F, then Q.
+KVL__FN kvl_status kvl__basis_table(kvl_context* ctx, const kvl__table_source* source, int layer,
+                                    const kvl__config* config, int side, int i, const float** out)
+{
+    const kvl__table_desc* table =
+        &kvl__word_of(&config->side[side], KVL__STAGE_TRANSFORM)->tables[i];
+    kvl__wanted_table wanted;
+    *out = NULL;
+    kvl__table_want(config, layer, side, KVL__STAGE_TRANSFORM, table, &wanted);
+    if (source) KVL__TRY(source->find(ctx, source, &wanted, out));
+    if (*out) return KVL_OK;
+    return kvl__table_missing(ctx, config, &wanted, KVL__STAGE_TRANSFORM, source);
+}
+
+// Queries and rows of a basis meet in scores: F Q^T must be 1, as far as numbers of 24 bits tell.
+// Matrices of the user's are checked; those that are derived are inverted in double.
+KVL__FN kvl_status kvl__check_pair(kvl_context* ctx, int layer, int side, const kvl__codec* c,
+                                   int head, const float* forward, const float* query)
+{
+    const int n = c->head_dim;
+    if (c->words[KVL__STAGE_TRANSFORM] != KVL__TRANSFORM_FILE) return KVL_OK;
+    for (int i = 0; i < n; ++i)
+        for (int j = 0; j < n; ++j) {
+            double sum = 0, size = 0;
+            for (int k = 0; k < n; ++k) {
+                const double x = (double)forward[i * n + k] * (double)query[j * n + k];
+                sum += x;
+                size += fabs(x);
+            }
+            KVL__REQUIRE(ctx, size <= 1e6 && fabs(sum - (i == j)) <= 1e-4 + 1e-6 * size,
+                         KVL_BAD_ARGUMENT, "calibration: layer.%d.%c.file_forward and file_query, "
+                         "head %d: row %d of one times row %d of the other is %g: must be %d: the "
+                         "one is the inverse transpose of the other, and none is singular",
+                         layer, side ? 'v' : 'k', head, i, j, sum, i == j);
+        }
+    return KVL_OK;
+}
+
 // Fills the records of one side of a layer: [num_kv_heads, record_floats], zeroed before.
 KVL__FN kvl_status kvl__record_fill(kvl_context* ctx, const kvl__table_source* source, int layer,
                                     const kvl__config* config, int side, float* records)
@@ -270,7 +320,7 @@ KVL__FN kvl_status kvl__record_fill(kvl_context* ctx, const kvl__table_source* s
             const kvl__table_desc* table = &word->tables[i];
             const float* found = NULL;
             kvl__wanted_table wanted;
-            if (!kvl__table_is_read(c, table)) continue;
+            if (!kvl__table_is_read(c, stage, table)) continue;
             kvl__table_want(config, layer, side, stage, table, &wanted);
             if (source) KVL__TRY(source->find(ctx, source, &wanted, &found));
             if (!found) return kvl__table_missing(ctx, config, &wanted, stage, source);
@@ -278,6 +328,12 @@ KVL__FN kvl_status kvl__record_fill(kvl_context* ctx, const kvl__table_source* s
                                      records + kvl__table_at(c, table->name)));
         }
     }
+    if (kvl__transform_of(c) != KVL__TRANSFORM_FILE) return KVL_OK;
+    const float* forward = records + kvl__table_at(c, "file_forward");
+    const float* query = records + kvl__table_at(c, "file_query");
+    for (int head = 0; head < config->num_kv_heads; ++head)
+        KVL__TRY(kvl__check_pair(ctx, layer, side, c, head, forward + head * stride,
+                                 query + head * stride));
     return KVL_OK;
 }
 

@@ -107,7 +107,7 @@ KVL__FN uint32_t kvl__fixed_choice(const kvl__codec* c, const float* tables)
 // A word with two tables is a dense transform: F, which rows are multiplied with, and Q of queries.
 KVL__FN const float* kvl__dense_table(const kvl__codec* c, const float* tables, int which)
 {
-    const kvl__word* word = kvl__word_of(c, KVL__STAGE_TRANSFORM);
+    const kvl__word* word = &kvl__stages[KVL__STAGE_TRANSFORM].words[kvl__transform_of(c)];
     return word->num_tables == 2 ? tables + kvl__table_at(c, word->tables[which].name) : NULL;
 }
 
@@ -124,7 +124,7 @@ KVL__FN void kvl__to_basis(const kvl__codec* c, const float* tables, float* x)
 {
     const float* forward = kvl__dense_table(c, tables, 0);
     if (forward) kvl__multiply(x, c->head_dim, forward);
-    if (c->words[KVL__STAGE_TRANSFORM] == KVL__TRANSFORM_HADAMARD)
+    if (kvl__transform_of(c) == KVL__TRANSFORM_HADAMARD)
         kvl__hadamard(x, c->head_dim, c->numbers[KVL__STAGE_TRANSFORM]);
     if (c->words[KVL__STAGE_CHOOSE] == KVL__CHOOSE_FIXED)
         kvl__rotate(c, kvl__fixed_choice(c, tables), x);
@@ -602,7 +602,7 @@ KVL__FN int kvl__raw_code(const kvl__codec* c, float x)
 KVL__FN void kvl__load_row(const kvl__codec* c, const float* tables, const uint16_t* row, float* x)
 {
     const float* shift = kvl__shift_of(c, tables);
-    const int sums = c->words[KVL__STAGE_TRANSFORM] != KVL__TRANSFORM_NONE || shift ||
+    const int sums = kvl__transform_of(c) != KVL__TRANSFORM_NONE || shift ||
                      c->words[KVL__STAGE_CHOOSE] != KVL__CHOOSE_NONE;
     const int dense = kvl__dense_table(c, tables, 0) != NULL;
     const float most = dense ? ldexpf(1.0f, 18) : sums ? ldexpf(1.0f, 119) : FLT_MAX;

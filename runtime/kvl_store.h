@@ -74,6 +74,8 @@ typedef struct kvl__layer {
     uint64_t             window_bytes;        // of one sequence
     void*                records;             // calibrated tables, as allocated; NULL: none
     uint64_t             record_bytes;
+    uint64_t             fold_hash;           // of the basis that values come in; 0: none, or one
+                                              // that follows from the spec
     const float*         tables[2];           // of a side, [num_kv_heads, record_floats]
     int64_t              record_floats[2];
     float*               head_numbers;        // what desc.sink_logits and alibi_slopes point at
@@ -819,11 +821,27 @@ KVL__FN const float* kvl__record_of(const kvl__layer* l, int side, int head)
     return l->record_floats[side] ? l->tables[side] + head * l->record_floats[side] : NULL;
 }
 
+// Values in a calibrated basis are of use with that basis alone: its hash goes with them.
+KVL__FN kvl_status kvl__fold_hash(kvl_context* ctx, const kvl__table_source* source, int layer,
+                                  const kvl__config* config, uint64_t* hash)
+{
+    const kvl__codec* c = &config->side[1];
+    const float* forward = NULL;
+    *hash = 0;
+    if (config->num_stored != 2 || !kvl__folds_tables(c)) return KVL_OK;
+    KVL__TRY(kvl__basis_table(ctx, source, layer, config, 1, 0, &forward));
+    const size_t count = (size_t)config->num_kv_heads * (size_t)(c->head_dim * c->head_dim);
+    *hash = XXH3_64bits(forward, count * sizeof *forward);
+    return KVL_OK;
+}
+
 // Copies what the layer's codecs need of a calibration.
 KVL__FN kvl_status kvl__layer_records(kvl_cache* cache, kvl__layer* l,
                                       const kvl_calibration* calibration)
 {
     const kvl__table_source* source = (const kvl__table_source*)(const void*)calibration;
+    KVL__TRY(kvl__fold_hash(cache->ctx, source, (int)(l - cache->layers), &l->config,
+                            &l->fold_hash));
     if (l->record_bytes == 0) return KVL_OK;
     l->records = kvl__cache_alloc(cache, l->record_bytes);
     if (!l->records) return KVL_NO_MEMORY;

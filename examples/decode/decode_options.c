@@ -29,6 +29,7 @@ enum {
     OPTION_SAVE,
     OPTION_PROMPT_CACHE,
     OPTION_RECODE,
+    OPTION_FOLD,
     OPTION_LIST_CACHES,
     OPTION_VERBOSE,
     OPTION_VERSION
@@ -59,6 +60,7 @@ static const struct option long_options[] = {
     { "save", required_argument, NULL, OPTION_SAVE },
     { "prompt-cache", required_argument, NULL, OPTION_PROMPT_CACHE },
     { "recode", no_argument, NULL, OPTION_RECODE },
+    { "fold", no_argument, NULL, OPTION_FOLD },
     { "list-caches", no_argument, NULL, OPTION_LIST_CACHES },
     { "verbose", no_argument, NULL, OPTION_VERBOSE },
     { "help", no_argument, NULL, 'h' },
@@ -91,6 +93,8 @@ static const char* const help[] = {
     "                             k=SPEC, v=SPEC  the keys or the values\n"
     "                             0-3:SPEC, 7:SPEC, 7:k=SPEC  in these layers only\n"
     "      --calibration FILE   for caches that need one: a file of kvloom-calibrate\n"
+    "      --fold               folds the transforms of values into the model's weights: nothing\n"
+    "                           is left of them at run time, W_V and W_O are held as floats\n"
     "      --calibrate-on-prompt[=N]  instead of a file: by the prompt's first N tokens (512)\n"
     "      --list-caches        prints what specs are made of\n"
     "      --target NAME        auto, reference, host or cuda (auto)\n"
@@ -175,6 +179,7 @@ static int read_option(int option, char* text, decode_options* out)
     case OPTION_SAVE: out->save_path = text; break;
     case OPTION_PROMPT_CACHE: out->prompt_cache = text; break;
     case OPTION_RECODE: out->recode = true; break;
+    case OPTION_FOLD: out->fold = true; break;
     case OPTION_VERBOSE: out->verbose = true; break;
     case OPTION_VERSION: puts("decode, kvloom " KVLOOM_VERSION); return 0;
     case OPTION_LIST_CACHES: fputs(kvl_spec_help(), stdout); return 0;

@@ -30,6 +30,7 @@ typedef struct decode_options {
     const char* save_path;
     const char* prompt_cache;
     bool recode;
+    bool fold;
 } decode_options;
 
 enum { DECODE_RUN = -1 };  // what decode_options_read answers when there is something to run

@@ -129,6 +129,34 @@ static int calibrate(decoder* d, const char* const* specs, const int32_t* ids, i
     return status;
 }
 
+// Specs whose values have a basis get v.place=folded, and the model's weights the basis.
+static int fold(decoder* d, cache_specs* specs, const kvl_calibration* calibration)
+{
+    const int num_layers = specs->num_layers;
+    kvl_layer_desc* layers = calloc((size_t)num_layers, sizeof *layers);
+    kvl_layer_info info;
+    int count = 0, failed = layers == NULL;
+    snprintf(d->message, sizeof d->message, "out of memory");
+    if (!failed) { model_describe_layers(d->m, specs->specs, layers); }
+    for (int i = 0; !failed && i < num_layers; i++) {
+        if (layers[i].num_kv_heads == 0) { continue; }
+        failed = kvl_spec_check(d->ctx, &layers[i], &info) != KVL_OK;
+        if (failed) { snprintf(d->message, sizeof d->message, "%s", kvl_context_message(d->ctx)); }
+        if (failed || info.value_basis != KVL_BASIS_OF_CACHE) { continue; }
+        snprintf(specs->text[i], sizeof specs->text[i], "%s,v.place=folded", info.spec);
+        count++;
+    }
+    free(layers);
+    if (failed) { return 1; }
+    if (count == 0) {
+        snprintf(d->message, sizeof d->message, "--fold: values of no --cache have a transform");
+        return 1;
+    }
+    const model_fold_desc desc = { .ctx = d->ctx, .specs = specs->specs,
+                                   .calibration = calibration };
+    return model_fold(d->m, &desc, d->message, sizeof d->message);
+}
+
 // ids [count]: of the prompt, with --calibrate-on-prompt.
 static int open_session(decoder* d, const int32_t* ids, int64_t count)
 {
@@ -149,6 +177,7 @@ static int open_session(decoder* d, const int32_t* ids, int64_t count)
     } else if (o->calibrate_rows > 0) {
         failed = calibrate(d, specs.specs, ids, count, &calibration);
     }
+    if (!failed && o->fold) { failed = fold(d, &specs, calibration); }
     if (!failed) {
         const model_session_desc desc = { .ctx = d->ctx,
                                           .specs = specs.specs,

@@ -85,6 +85,20 @@ int model_open(const char* path, const model_options* options, model** out, char
                size_t message_bytes);
 void model_close(model* m);  // can be NULL; after the last session of it
 
+// Folds the transforms of values of some caches into a model's weights: see kvl_value_basis.
+typedef struct model_fold_desc {
+    kvl_context* ctx;
+    const char* spec;                    // of layers that have none
+    const char* const* specs;            // [num_layers], as of a session; those with v.place=folded
+                                         // are folded
+    const kvl_calibration* calibration;  // NULL: none
+} model_fold_desc;
+
+// Replaces W_V and W_O of those layers by matrices of floats; their sessions need the same specs
+// and calibration, which is checked. Once a model, before its first session. Returns 0, or another
+// value with one line in message, and the model as it was.
+int model_fold(model* m, const model_fold_desc* desc, char* message, size_t message_bytes);
+
 const model_geometry* model_get_geometry(const model* m);
 const tokenizer* model_tokenizer(const model* m);
 const gguf* model_file(const model* m);

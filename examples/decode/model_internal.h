@@ -35,6 +35,8 @@ typedef struct model_layer {
     const float *q_norm, *k_norm;                      // [head_dim]; NULL: none
     const float *post_attention_norm, *post_ffn_norm;  // [hidden_len]; NULL: none
     kvl_rope rope;                                     // how its keys turn
+    uint64_t folded;                                   // hash of the basis that v and o have; 0: of
+                                                       // none
 } model_layer;
 
 typedef struct model_floats model_floats;  // a list of small tensors, as floats
@@ -66,6 +68,12 @@ bool model_fail(const model_report* report, const char* format, ...) MODEL_LIKE_
 
 // Copies a string of the file for a message: what is not printable ASCII becomes '?'. Returns out.
 const char* model_printable(const char* data, size_t bytes, char out[64]);
+
+// Floats that live as long as the model; NULL: no memory.
+float* model_keep_floats(model* m, int64_t count);
+
+// model_fold.c: whether the weights have the bases that a session's caches leave to them.
+bool model_check_fold(const model* m, const model_fold_desc* desc, const model_report* report);
 
 // model_geometry.c: fills family, geometry, layer_geometry and norm_eps from the metadata.
 bool model_read_geometry(model* m, const model_report* report);

@@ -68,16 +68,23 @@ static bool take_matrix(loader* l, const char* suffix, int64_t rows, int64_t col
     return true;
 }
 
+float* model_keep_floats(model* m, int64_t count)
+{
+    model_floats* node = malloc(sizeof *node + (size_t)count * sizeof(float));
+    if (node == NULL) { return NULL; }
+    node->next = m->floats;
+    m->floats = node;
+    return node->data;
+}
+
 static bool take_floats(loader* l, const char* suffix, int64_t n, const float** out)
 {
     const gguf_tensor* t = take(l, suffix, n, 1);
     if (t == NULL) { return false; }
-    model_floats* node = malloc(sizeof *node + (size_t)n * sizeof(float));
-    if (node == NULL) { return model_fail(&l->report, "out of memory"); }
-    matrix_dequantize_row(t->type, t->data, n, node->data);
-    node->next = l->m->floats;
-    l->m->floats = node;
-    *out = node->data;
+    float* data = model_keep_floats(l->m, n);
+    if (data == NULL) { return model_fail(&l->report, "out of memory"); }
+    matrix_dequantize_row(t->type, t->data, n, data);
+    *out = data;
     return true;
 }
 

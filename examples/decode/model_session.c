@@ -165,8 +165,11 @@ static bool create_cache(model_session* s, const model_session_desc* desc,
     }
     const bool ok = kvl_cache_create(s->ctx, &cache, &s->cache) == KVL_OK &&
                     kvl_seq_create(s->cache, &s->seq) == KVL_OK && read_windows(s);
+    const model_fold_desc fold = { s->ctx, desc->spec, desc->specs, desc->calibration };
+    const bool fits = ok && model_check_fold(s->m, &fold, report);
     free(layers);
-    return ok || model_fail(report, "%s", kvl_context_message(s->ctx));
+    if (ok) { return fits; }
+    return model_fail(report, "%s", kvl_context_message(s->ctx));
 }
 
 int model_session_create(const model* m, const model_session_desc* desc, model_session** out,
