@@ -241,13 +241,15 @@ end
 
 -- Adds what leads from a row to the numbers that are fitted, and the tables of all parts.
 local function add_bases(d, c, parts, config)
-    d.shift = parts.shift
+    -- A shift that depends on a row's position is the runtime's: kernels see rows without it.
+    d.by_position = parts.shift and parts.shift.by_position
+    d.shift = not d.by_position and parts.shift or nil
     d.tables, d.record_floats = derive_tables(c, parts)
-    d.is_plain = not parts.shift and not parts.transform      -- rows are stored as they come
+    d.is_plain = not d.shift and not parts.transform      -- rows are stored as they come
     d.turns = d.piece > 0 or d.dense ~= false                 -- queries have a copy of their own
     -- Whether a row in its basis may have values that a sum of 256 must not meet.
     local rotates = parts.transform or parts.choose
-    d.clamps = parts.shift ~= nil or rotates ~= nil and config.rows == "bf16"
+    d.clamps = d.shift ~= nil or rotates ~= nil and config.rows == "bf16"
     d.clamp_bound = d.dense and "0x1p18f" or "0x1p119f"
     -- Who chooses bases; whether the page has flags; the pieces and the part of the head that are
     -- rotated; the sizes of all Hadamards.

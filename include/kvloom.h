@@ -649,7 +649,8 @@ KVL_API kvl_status kvl_restore(kvl_cache* cache, int layer, kvl_seq seq, int64_t
 // layer.  The two caches may be one, or have different specs and contexts; layers and shapes are
 // the same.  Keys keep the positions that were rotated into them.
 // - errors: KVL_BAD_ARGUMENT (shapes that differ, rows that are not there or dropped),
-//   KVL_NO_MEMORY; to_seq is then as it was.  The message is in the context of `to`.
+//   KVL_NO_MEMORY, KVL_UNSUPPORTED (keys shifted by their positions, and first is not what to_seq
+//   has); to_seq is then as it was.  The message is in the context of `to`.
 KVL_API kvl_status kvl_copy_rows(kvl_cache* to, kvl_seq to_seq, kvl_cache* from, kvl_seq from_seq,
                                  int64_t first, int64_t num);
 
@@ -1061,6 +1062,7 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_args.h"
 #include "kvl_device_args.h"
 #include "kvl_ref.h"
+#include "kvl_shift.h"
 #include "kvl_text.h"
 #include "kvl_lua.h"
 #include "kvl_isa.h"

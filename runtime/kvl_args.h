@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 enum {
-    KVL__ABI = 4,
+    KVL__ABI = 5,
     KVL__SCRATCH_BYTES = 131072    // the most that a program may ask for a thread
 };
 
@@ -69,6 +69,11 @@ typedef struct kvl__attend_args {
     const float*                q;            // [num_heads, head_dim_k], times softmax_scale; of
                                               // pages as prepare_query leaves it
     const float*                bias;         // [num_heads], joins scores of pages before the cap
+    // Adds to scores [num_heads, stride], before the cap, what the shift of keys took from those of
+    // num rows, `row` counted as first_row.  Where keys are shifted by their positions; else NULL.
+    void                      (*add_shifts)(void* shifts, int64_t row, int32_t num, float* scores,
+                                            int64_t stride);
+    void*                       shifts;
     float                       soft_cap;     // 0: none
     const float*                slopes;       // [num_heads] ALiBi's, NULL: none; times the position
                                               // of a row, counted from the query's, they are added

@@ -88,6 +88,12 @@ KVL__FN int kvl__is_raw(const kvl__codec* c)
            c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_BF16;
 }
 
+// Whether rows are stored without what they have by their positions.
+KVL__FN int kvl__is_by_position(const kvl__codec* c)
+{
+    return c->words[KVL__STAGE_SHIFT] == KVL__SHIFT_ROTATING_MEAN;
+}
+
 // Digits alone, at most 9 of them: else -1.
 KVL__FN int32_t kvl__parse_count(const char* text)
 {
@@ -521,6 +527,20 @@ KVL__FN kvl_status kvl__check_folded(const kvl__parse* p, const kvl__codec* c, c
     return KVL_OK;
 }
 
+// What rows that are shifted by their positions ask of the other stages.
+KVL__FN kvl_status kvl__check_position(const kvl__parse* p, const kvl__codec* c, char side)
+{
+    if (!kvl__is_by_position(c)) return KVL_OK;
+    const char* word = kvl__word_of(c, KVL__STAGE_SHIFT)->name;
+    if (c->words[KVL__STAGE_CHOOSE] != KVL__CHOOSE_NONE)
+        return KVL__SPEC_FAIL(p, "%c.shift = %s: needs %c.choose = none, not %s", side, word, side,
+                              kvl__word_of(c, KVL__STAGE_CHOOSE)->name);
+    if (c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL && c->group_size > 256)
+        return KVL__SPEC_FAIL(p, "%cg%d: with %c.shift = %s groups along tokens must have at most "
+                              "256", side, c->group_size, side, word);
+    return KVL_OK;
+}
+
 // Words that one side alone can have.
 KVL__FN kvl_status kvl__check_sides(const kvl__parse* p, const kvl__codec* c, char side)
 {
@@ -571,6 +591,7 @@ KVL__FN kvl_status kvl__check_side(const kvl__parse* p, kvl__codec* c, char side
     KVL__TRY(kvl__check_numbers(p, c, side));
     for (int stage = 0; stage < KVL__NUM_STAGES; ++stage)
         KVL__TRY(kvl__check_number(p, c, stage, side));
+    KVL__TRY(kvl__check_position(p, c, side));
     return c->words[KVL__STAGE_CHOOSE] == KVL__CHOOSE_NONE ? KVL_OK
                                                            : kvl__check_choice(p, c, side);
 }
@@ -657,6 +678,10 @@ KVL__FN kvl_status kvl__values_in_keys(const kvl__parse* p, kvl__config* config)
     if (item)
         return KVL__SPEC_FAIL(p, "'%.*s': is for values, which are in the keys (values_in_keys)",
                               (int)strcspn(item + 1, ","), item + 1);
+    if (kvl__is_by_position(&config->side[0]))
+        return KVL__SPEC_FAIL(p, "k.shift = %s: values that are in the keys (values_in_keys) would "
+                              "be shifted with them",
+                              kvl__word_of(&config->side[0], KVL__STAGE_SHIFT)->name);
     if (config->side[0].words[KVL__STAGE_CHOOSE] != KVL__CHOOSE_NONE)
         return KVL__SPEC_FAIL(p, "k.choose = %s: values that are in the keys (values_in_keys) need "
                               "one basis of all keys",

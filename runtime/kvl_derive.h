@@ -73,6 +73,13 @@ KVL__FN kvl_status kvl__exchange_sums(const kvl__exchange* x)
     return KVL_OK;
 }
 
+KVL__FN int kvl__exchange_has(const kvl__exchange* x, const char* name)
+{
+    char full[KVL__TENSOR_NAME];
+    snprintf(full, sizeof full, "layer.%d.stat.%s", x->layer, name);
+    return kvl__tensors_find(x->t, full) != NULL;
+}
+
 KVL__FN kvl_status kvl__exchange_moments(const kvl__exchange* x)
 {
     kvl__layer_statistics* l = &x->s->layers[x->layer];
@@ -80,8 +87,9 @@ KVL__FN kvl_status kvl__exchange_moments(const kvl__exchange* x)
     for (int i = 0; i < KVL__NUM_MOMENTS; ++i) {
         const int64_t dim = kvl__moments[i].is_value ? l->dv : l->dk;
         const int64_t shape[3] = { l->num_kv_heads, dim, dim };
-        const int of_output = i == KVL__MOMENT_OUTPUT || i == KVL__MOMENT_QUERY_OUTPUT;
-        if (of_output && !l->has_output) continue;
+        if (x->name && i == KVL__MOMENT_KEY_TURN && !kvl__exchange_has(x, kvl__moments[i].name))
+            l->has_turns = 0;                          // a file without them serves all the same
+        if (!kvl__moment_is_known(l, i)) continue;
         KVL__TRY(kvl__exchange_array(x, kvl__moments[i].name, KVL__TENSOR_F64, shape, 3, &to));
         for (int h = 0; h < l->num_kv_heads; ++h) {
             double* ours = l->heads[h].moments[i];
@@ -239,6 +247,7 @@ KVL__FN kvl_status kvl__facts_of_file(kvl_statistics* s, const kvl__tensors* t, 
     l->turns = (double*)kvl__list_alloc(s->ctx, &s->chunks, (size_t)turns, sizeof(double));
     if (!l->turns) return kvl__statistics_no_memory(s->ctx);
     memcpy(l->turns, rope->data, (size_t)turns * sizeof(double));
+    l->has_turns = 1;
     return KVL_OK;
 }
 
@@ -298,6 +307,36 @@ KVL__FN kvl_status kvl__derive_mean(const kvl_derive_args* a, float* out)
         const double* sum = kvl_statistics_get(a->stats, a->layer, h,
                                                a->is_value ? "value_sum" : "key_sum", NULL);
         for (int c = 0; c < a->head_dim; ++c) out[h * a->head_dim + c] = (float)(sum[c] / *rows);
+    }
+    return KVL_OK;
+}
+
+// Mean of keys before RoPE, its partner in each pair, angle, number of the partner.
+KVL__FN kvl_status kvl__derive_rotating_mean(const kvl_derive_args* a, float* out)
+{
+    const kvl__layer_statistics* l = &a->stats->layers[a->layer];
+    const int d = a->head_dim;
+    if (!l->turns || a->is_value)
+        return kvl__derive_fail(a, "needs to know how keys turn: kvl_layer_desc.rope");
+    if (!(l->counts[KVL__COUNT_ROWS] > 0.0))
+        return kvl__derive_fail(a, "the statistics have no rows");
+    const int dims = kvl__turning_dims(l->turns, d);
+    for (int h = 0; h < a->num_kv_heads; ++h, out += 4 * d) {
+        const double* sum = l->heads[h].sums[KVL__SUM_KEY_UNROTATED];
+        for (int c = 0; c < d; ++c) {
+            out[c] = (float)(sum[c] / l->counts[KVL__COUNT_ROWS]);
+            out[d + c] = out[2 * d + c] = 0.0f;
+            out[3 * d + c] = (float)c;
+        }
+        for (int i = 0; i < dims / 2; ++i) {
+            int first, second;
+            kvl__pair_of(l->turns, dims, i, &first, &second);
+            out[d + first] = -out[second];
+            out[d + second] = out[first];
+            out[2 * d + first] = out[2 * d + second] = (float)l->turns[1 + i];
+            out[3 * d + first] = (float)second;
+            out[3 * d + second] = (float)first;
+        }
     }
     return KVL_OK;
 }
@@ -448,6 +487,7 @@ KVL__FN kvl_status kvl__derive_choice(const kvl_derive_args* a, float* out)
 
 static __attribute__((unused)) const kvl_derivation kvl__own_derivations[] = {
     { NULL, NULL, "mean", kvl__derive_mean, NULL },
+    { NULL, NULL, "rotating_mean", kvl__derive_rotating_mean, NULL },
     { NULL, NULL, "queries", kvl__derive_queries, NULL },
     { NULL, NULL, "query_lse", kvl__derive_query_lse, NULL },
     { NULL, NULL, "query_moment", kvl__derive_query_moment, NULL },

@@ -972,6 +972,20 @@ KVL__FN kvl_status kvl__copy_layers(kvl__copy* c)
     return status;
 }
 
+// Rows that keep another position than their number are not for a shift by position.
+KVL__FN kvl_status kvl__check_positions(const kvl__copy* c, const kvl__seq* seq)
+{
+    for (int i = 0; i < c->to->num_layers; ++i) {
+        const kvl__layer* l = &c->to->layers[i];
+        if (!l->active || !kvl__is_by_position(&l->config.side[0])) continue;
+        KVL__REQUIRE(c->to->ctx, seq->layers[i].now.rows == c->first, KVL_UNSUPPORTED,
+                     "layer %d: k.shift = %s: row %lld would be row %lld here, and it must keep "
+                     "its number", i, kvl__word_of(&l->config.side[0], KVL__STAGE_SHIFT)->name,
+                     (long long)c->first, (long long)seq->layers[i].now.rows);
+    }
+    return KVL_OK;
+}
+
 KVL__FN kvl_status kvl__check_copy(const kvl__copy* c)
 {
     kvl_context* ctx = c->to->ctx;
@@ -1015,6 +1029,7 @@ KVL__PUBLIC kvl_status kvl_copy_rows(kvl_cache* to, kvl_seq to_seq, kvl_cache* f
     c.num = num;
     KVL__TRY(kvl__check_copy(&c));
     KVL__TRY(kvl__need_seq(to, to_seq, &seq));
+    KVL__TRY(kvl__check_positions(&c, seq));
     KVL__TRY(kvl__seq_add(to, seq, &c.to_seq));
     fork = kvl__seq_find(to, c.to_seq);
     kvl_status status = kvl__copy_layers(&c);

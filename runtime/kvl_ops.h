@@ -621,10 +621,36 @@ KVL__FN void kvl__store_window_row(const kvl__codec* c, const kvl__view* v, int6
     }
 }
 
+// Encodes rows of a tail, of one page, that are stored without what they have by their positions:
+// as many at a time as a thread's scratch holds.
+KVL__FN void kvl__encode_by_position(const kvl__append_job* job, int thread, int64_t position,
+                                     kvl__encode_args* a)
+{
+    const kvl__layer* l = job->l;
+    const kvl__codec* c = &l->config.side[0];
+    const kvl_cache* cache = job->cache;
+    const int along = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL ? c->group_size : 1;
+    const int32_t room = KVL__SCRATCH_BYTES / (2 * c->head_dim) / along * along;
+    const int32_t num_rows = a->num_rows, first_row = a->first_row;
+    const uint16_t* rows = a->rows;
+    uint16_t* shifted = (uint16_t*)(void*)(cache->thread_scratch +
+        (thread + 1) * cache->thread_bytes - KVL__SCRATCH_BYTES);
+    a->rows = shifted;
+    for (int32_t done = 0; done < num_rows; done += a->num_rows) {
+        a->num_rows = num_rows - done < room ? num_rows - done : room;
+        a->first_row = first_row + done;
+        kvl__shift_rows(c, a->tables, position + done, rows + (int64_t)done * c->head_dim,
+                        a->num_rows, shifted);
+        l->program.encode_keys(a);
+    }
+    a->num_rows = num_rows;
+}
+
 // Encodes the oldest num_rows rows of a tail as rows `at` and on of the pages, those whose pages
 // are gone excepted; moves the rest down, and they become history.
 KVL__FN void kvl__flush_tail(const kvl__append_job* job, const kvl__seq_layer* s, int head,
-                             const kvl__windows* w, int64_t at, int64_t num_rows, int64_t tail_len)
+                             int thread, const kvl__windows* w, int64_t at, int64_t num_rows,
+                             int64_t tail_len)
 {
     const kvl__layer* l = job->l;
     const int64_t page_size = l->config.page_size, keep = l->keep_rows;
@@ -642,7 +668,9 @@ KVL__FN void kvl__flush_tail(const kvl__append_job* job, const kvl__seq_layer* s
             a.rows = w->tail[side] + done * c->head_dim;
             a.page = kvl__page_at(s, row / page_size) + kvl__side_at(l, head, side);
             a.first_row = (int32_t)in_page;
-            (side ? l->program.encode_values : l->program.encode_keys)(&a);
+            if (kvl__is_by_position(c))
+                kvl__encode_by_position(job, thread, l->config.sink_len + row, &a);
+            else (side ? l->program.encode_values : l->program.encode_keys)(&a);
         }
         uint16_t* to = w->tail[side] - keep * c->head_dim;
         memmove(to, to + num_rows * c->head_dim,
@@ -659,7 +687,6 @@ KVL__FN void kvl__append_item(void* arg, int64_t item, int thread)
     const kvl__append_seq* a = &job->seqs[item / c->num_kv_heads];
     const kvl__windows w = kvl__windows_of(l, a->s, head);
     int64_t rows = a->s->now.rows, quantized = a->s->now.quantized;
-    (void)thread;
     for (int64_t r = 0; r < a->num_rows; ++r, ++rows) {
         const int64_t tail_at = rows - c->sink_len - quantized;
         for (int side = 0; side < c->num_stored; ++side) {
@@ -670,7 +697,7 @@ KVL__FN void kvl__append_item(void* arg, int64_t item, int thread)
         if (tail_at + 1 < l->tail_rows && r + 1 < a->num_rows) continue;
         const int64_t due = kvl__quantized_rows(c, rows + 1) - quantized;
         if (due <= 0) continue;
-        kvl__flush_tail(job, a->s, head, &w, quantized, due, tail_at + 1);
+        kvl__flush_tail(job, a->s, head, thread, &w, quantized, due, tail_at + 1);
         quantized += due;
     }
 }
@@ -1008,6 +1035,20 @@ KVL__FN const kvl__query* kvl__query_of_item(const kvl__attend_job* job, int64_t
     return &job->cache->wave[lo];
 }
 
+// Pages whose keys are stored without what they have by their positions.
+KVL__FN void kvl__attend_by_position(const kvl__attend_job* job, const kvl__query* query,
+                                     kvl__basis_args* basis, kvl__attend_args* a)
+{
+    const kvl__layer* l = job->l;
+    kvl__shift_scores shifts;
+    kvl__shift_scores_start(&l->config.side[0], basis->tables, basis->x, basis->num_heads,
+                            a->position + query->position, &shifts);
+    a->add_shifts = kvl__shift_scores_add;
+    a->shifts = &shifts;
+    l->program.prepare_query(basis);
+    l->program.attend_pages(a);
+}
+
 // One part of one query row and KV head; whoever finishes the last part merges.
 KVL__FN void kvl__attend_item(void* arg, int64_t item, int thread)
 {
@@ -1045,8 +1086,12 @@ KVL__FN void kvl__attend_item(void* arg, int64_t item, int thread)
         basis.bias = bias;
         basis.mass = NULL;
         basis.num_heads = heads;
-        l->program.prepare_query(&basis);
-        l->program.attend_pages(&a);
+        if (kvl__is_by_position(&l->config.side[0])) {
+            kvl__attend_by_position(job, query, &basis, &a);
+        } else {
+            l->program.prepare_query(&basis);
+            l->program.attend_pages(&a);
+        }
     } else {
         l->program.attend_windows(&a);
     }
@@ -1266,6 +1311,12 @@ KVL__FN void kvl__decode_side(const kvl__layer* l, const kvl__seq_layer* s, int 
     a->first_row = (int32_t)(row % page_size);
     a->num_rows = num;
     (side ? l->program.decode_values : l->program.decode_keys)(a);
+    const kvl__codec* c = &l->config.side[side];
+    for (int r = 0; a->rows && kvl__is_by_position(c) && r < num; ++r) {
+        float shift[KVL__MAX_HEAD_DIM];
+        kvl__shift_at(c, a->tables, l->config.sink_len + row + r, shift);
+        for (int i = 0; i < c->head_dim; ++i) a->rows[r * c->head_dim + i] += shift[i];
+    }
 }
 
 // Item: one row and head.

@@ -55,6 +55,8 @@ KVL__FN void kvl__table_side_text(const kvl__codec* c, int32_t depends, char* te
         return;
     }
     *text = 0;
+    if ((depends & KVL__DEPENDS_POSITION) && kvl__is_by_position(c))
+        depends |= 1 << KVL__STAGE_SHIFT;
     if (depends & KVL__DEPENDS_BITS) kvl__append_text(text, size, ",b%d", c->bits);
     if (based && c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_TOKEN)
         kvl__append_text(text, size, ",g%d", c->group_size);
@@ -136,7 +138,7 @@ KVL__FN void kvl__table_want(const kvl__config* config, int layer, int side, int
     if (table->depends) {
         char text[KVL__SIDE_BYTES];
         kvl__table_side_text(c, table->depends, text, sizeof text);
-        kvl__append_text(w->name, sizeof w->name, "@%s", text);
+        if (*text) kvl__append_text(w->name, sizeof w->name, "@%s", text);
     }
 }
 

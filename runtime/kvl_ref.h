@@ -1166,8 +1166,9 @@ KVL__FN void kvl__softmax_start(kvl__softmax* s, const kvl__attend_args* a, int3
     memset(a->o, 0, (size_t)a->num_heads * (size_t)dim * sizeof(float));
 }
 
-// Scale is in q [num_heads, dim] already; bias [num_heads] (NULL: none) and soft cap next, then
-// ALiBi; the mask is the range of rows that is visited.
+// Scale is in q [num_heads, dim] already; bias [num_heads] (NULL: none), of quantized rows what
+// their own shift took, in scores, and soft cap next, then ALiBi; the mask is the range of rows
+// that is visited.
 KVL__FN void kvl__scores_of_row(const kvl__attend_args* a, const float* queries, const float* k,
                                 int32_t dim, const float* bias, int64_t position, float* scores)
 {
@@ -1176,6 +1177,7 @@ KVL__FN void kvl__scores_of_row(const kvl__attend_args* a, const float* queries,
         float s = 0.0f;
         for (int32_t i = 0; i < dim; ++i) s += q[i] * k[i];
         if (bias) s += bias[h];
+        if (bias && a->add_shifts) s += scores[h];
         scores[h] = a->soft_cap > 0.0f ? a->soft_cap * tanhf(s / a->soft_cap) : s;
         if (a->slopes) scores[h] += a->slopes[h] * (float)position;
     }
@@ -1259,6 +1261,8 @@ KVL__FN void kvl__ref_attend_pages(const kvl__attend_args* a)
         const uint32_t choice = kvl__is_flagged(kc)
             ? kvl__choice_of(kc, NULL, &kl, page + a->k_offset, row) : 0;
         const float* q = kvl__queries_of_row(a, kc, choice, chosen);
+        memset(scores, 0, sizeof scores);
+        if (a->add_shifts) a->add_shifts(a->shifts, r, 1, scores, 1);
         kvl__scores_of_row(a, q, k, kc->head_dim, a->bias, a->position + r, scores);
         kvl__softmax_add(&s, a, scores, v, vc->head_dim);
     }

@@ -42,6 +42,7 @@ enum {
 typedef enum kvl__moment {
     KVL__MOMENT_KEY, KVL__MOMENT_KEY_GROUP, KVL__MOMENT_QUERY, KVL__MOMENT_QUERY_SEEN,
     KVL__MOMENT_QUERY_OUTPUT, KVL__MOMENT_VALUE, KVL__MOMENT_ATTENDED, KVL__MOMENT_OUTPUT,
+    KVL__MOMENT_KEY_TURN, KVL__MOMENT_TURN,
     KVL__NUM_MOMENTS
 } kvl__moment;
 
@@ -55,7 +56,7 @@ typedef struct kvl__statistic { const char* name; int is_value; } kvl__statistic
 static __attribute__((unused)) const kvl__statistic kvl__moments[KVL__NUM_MOMENTS] = {
     { "key_outer", 0 }, { "key_group_outer", 0 }, { "query_outer", 0 }, { "query_seen_outer", 0 },
     { "query_output_outer", 0 }, { "value_outer", 1 }, { "attended_outer", 1 },
-    { "output_outer", 1 },
+    { "output_outer", 1 }, { "key_turn_outer", 0 }, { "turn_outer", 0 },
 };
 static __attribute__((unused)) const kvl__statistic kvl__sums[KVL__NUM_SUMS] = {
     { "key_sum", 0 }, { "key_unrotated_sum", 0 }, { "query_sum", 0 }, { "value_sum", 1 },
@@ -90,6 +91,7 @@ typedef struct kvl__layer_statistics {
     int     num_q_heads, num_kv_heads, dk, dv, window_len;     // 0 KV heads: nothing is kept
     float   softmax_scale, soft_cap;
     double* turns;                     // [1 + dk / 2] see kvl_rope.h; NULL: not known
+    int     has_turns;                 // turn moments are known
     int     has_output;                // output moments are known
     float*  factor;                    // [num_q_heads, dv / 16, dv, 16] F; NULL: not known
     double  counts[KVL__NUM_COUNTS];
@@ -103,6 +105,13 @@ struct kvl_statistics {
     kvl__layer_statistics* layers;
     void*        chunks;               // every allocation, a list
 };
+
+KVL__FN int kvl__moment_is_known(const kvl__layer_statistics* l, int moment)
+{
+    if (moment == KVL__MOMENT_OUTPUT || moment == KVL__MOMENT_QUERY_OUTPUT) return l->has_output;
+    if (moment == KVL__MOMENT_KEY_TURN || moment == KVL__MOMENT_TURN) return l->has_turns;
+    return 1;
+}
 
 // MEMORY: one list, freed as a whole.
 
@@ -195,6 +204,7 @@ KVL__FN kvl_status kvl__layer_statistics_create(kvl_statistics* s, int layer,
                                             sizeof(double));
         if (!l->turns) return kvl__statistics_no_memory(ctx);
         kvl__rope_turns(desc->rope, l->dk, l->turns);
+        l->has_turns = 1;
     }
     l->heads = (kvl__head_statistics*)kvl__list_alloc(ctx, &s->chunks, (size_t)desc->num_kv_heads,
                                                       sizeof *l->heads);
@@ -687,6 +697,21 @@ KVL__FN kvl__moment_rows kvl__moment_rows_of(const kvl__add_job* job, int moment
     return m;
 }
 
+// The channels of pair i, as kvl_rope.h counts them, of `dims` channels that turn.
+KVL__FN void kvl__pair_of(const double* turns, int dims, int i, int* a, int* b)
+{
+    const int halves = turns[0] != 0.0 && 2 * i < dims;
+    *a = halves ? i : 2 * i;
+    *b = halves ? i + dims / 2 : 2 * i + 1;
+}
+
+KVL__FN int kvl__turning_dims(const double* turns, int head_dim)
+{
+    int dims = 0;
+    for (int i = 0; i < head_dim / 2; ++i) dims = turns[1 + i] != 0.0 ? 2 * (i + 1) : dims;
+    return dims;
+}
+
 // Keys turned back to position 0.
 KVL__FN void kvl__add_unrotated(const kvl__add_job* job)
 {
@@ -694,18 +719,52 @@ KVL__FN void kvl__add_unrotated(const kvl__add_job* job)
     const double* turns = job->l->turns;
     double* sum = job->head->sums[KVL__SUM_KEY_UNROTATED];
     // With halves, pairs are (i, i + dims / 2); the channels behind them do not turn.
-    int dims = 0;
-    for (int i = 0; i < d / 2; ++i) dims = turns[1 + i] != 0.0 ? 2 * (i + 1) : dims;
+    const int dims = kvl__turning_dims(turns, d);
     for (int64_t r = 0; r < job->num_rows; ++r) {
         const float* k = job->keys + (job->first + r) * d;
         for (int i = 0; i < dims / 2; ++i) {
             const double angle = (double)(job->first + r) * turns[1 + i];
             const double c = cos(angle), s = sin(angle);
-            const int a = turns[0] != 0.0 ? i : 2 * i, b = turns[0] != 0.0 ? i + dims / 2 : a + 1;
+            int a, b;
+            kvl__pair_of(turns, dims, i, &a, &b);
             sum[a] += c * (double)k[a] + s * (double)k[b];
             sum[b] += c * (double)k[b] - s * (double)k[a];
         }
         for (int c = dims; c < d; ++c) sum[c] += (double)k[c];
+    }
+}
+
+// Moments of z = (cos(t a_i), i < d / 2; sin(t a_i)), t the position and a_i the angle of pair i:
+// within groups of 32 positions, as key_group_outer, of keys with z and of z with itself.  With
+// R_t m = B z they tell what keys without R_t m have there.
+KVL__FN void kvl__add_turns(const kvl__add_job* job)
+{
+    const int d = job->l->dk, half = d / 2;
+    const double* turns = job->l->turns;
+    double z[KVL__GROUP_ROWS][KVL__MAX_DIM];
+    double* of_keys = job->head->moments[KVL__MOMENT_KEY_TURN];
+    double* own = job->head->moments[KVL__MOMENT_TURN];
+    const int64_t from = (job->first + 1 + KVL__GROUP_ROWS - 1) / KVL__GROUP_ROWS - 1;
+    for (int64_t g = 0; g < job->num_residuals / KVL__GROUP_ROWS; ++g) {
+        const float* x = job->residuals + g * KVL__GROUP_ROWS * d;
+        for (int i = 0; i < half; ++i) {
+            double sums[2] = { 0, 0 };
+            for (int r = 0; r < KVL__GROUP_ROWS; ++r) {
+                const double angle = (double)((from + g) * KVL__GROUP_ROWS + r) * turns[1 + i];
+                sums[0] += z[r][i] = cos(angle);
+                sums[1] += z[r][half + i] = sin(angle);
+            }
+            for (int r = 0; r < KVL__GROUP_ROWS; ++r) {
+                z[r][i] -= sums[0] / KVL__GROUP_ROWS;
+                z[r][half + i] -= sums[1] / KVL__GROUP_ROWS;
+            }
+        }
+        for (int r = 0; r < KVL__GROUP_ROWS; ++r)
+            for (int a = 0; a < d; ++a)
+                for (int b = 0; b < d; ++b) {
+                    of_keys[a * d + b] += (double)x[r * d + a] * z[r][b];
+                    own[a * d + b] += z[r][a] * z[r][b];
+                }
     }
 }
 
@@ -717,6 +776,7 @@ KVL__FN void kvl__moment_task(void* arg, int64_t task, int thread)
     kvl__add_job* job = (kvl__add_job*)arg;
     if (task == KVL__MOMENT_TASKS) {
         if (job->l->turns) kvl__add_unrotated(job);
+        if (job->l->has_turns) kvl__add_turns(job);
         return;
     }
     const int moment = (int)(task % KVL__NUM_MOMENTS);
@@ -871,7 +931,8 @@ KVL__FN void kvl__add_head(kvl__add_job* job, int layer, uint64_t sequence)
     kvl__parallel(ctx, job->group * num_tiles, kvl__attention_task, job);
     kvl__parallel(ctx, KVL__MOMENT_TASKS + 1, kvl__moment_task, job);
     for (int i = 0; i < KVL__NUM_MOMENTS; ++i)
-        kvl__mirror(job->head->moments[i], kvl__moments[i].is_value ? job->l->dv : job->l->dk);
+        if (i != KVL__MOMENT_KEY_TURN)
+            kvl__mirror(job->head->moments[i], kvl__moments[i].is_value ? job->l->dv : job->l->dk);
     kvl__add_sums(job);
     kvl__add_samples(job, layer, sequence);
 }
@@ -989,6 +1050,7 @@ KVL__PUBLIC kvl_status kvl_statistics_merge(kvl_statistics* into, const kvl_stat
         kvl__layer_statistics* a = &into->layers[layer];
         const kvl__layer_statistics* b = &from->layers[layer];
         for (int i = 0; i < KVL__NUM_COUNTS; ++i) a->counts[i] += b->counts[i];
+        a->has_turns = a->has_turns && b->has_turns;
         for (int h = 0; h < a->num_kv_heads; ++h) {
             for (int i = 0; i < KVL__NUM_SUMS; ++i)
                 for (int c = 0; c < (kvl__sums[i].is_value ? a->dv : a->dk); ++c)
@@ -1032,8 +1094,7 @@ KVL__PUBLIC const double* kvl_statistics_get(const kvl_statistics* stats, int la
     }
     for (int i = 0; i < KVL__NUM_MOMENTS; ++i) {
         if (strcmp(name, kvl__moments[i].name) != 0) continue;
-        if ((i == KVL__MOMENT_OUTPUT || i == KVL__MOMENT_QUERY_OUTPUT) && !l->has_output)
-            return NULL;
+        if (!kvl__moment_is_known(l, i)) return NULL;
         count = kvl__moments[i].is_value ? l->dv * l->dv : l->dk * l->dk;
         found = h->moments[i];
     }

@@ -58,9 +58,10 @@ static const char* const shape_specs[] = {
     "f16/bf16:shift=mean,rows=bf16,sink=2,recent=1,page=16",
     "flagrot-kivi:k2,v2,g16,sink=3,recent=5,page=16",
     "flagrot-auto:k3,v4,g16,k.meta=f16,k.score=channel,sink=3,recent=5,page=16",
-    "flagrot-auto:k4,v2,g16,k.choose=fixed,sink=0,recent=1,page=16"
+    "flagrot-auto:k4,v2,g16,k.choose=fixed,sink=0,recent=1,page=16",
+    "kivi:k4,v4,g16,k.shift=rotating-mean,k.transform=hadamard,meta=f16,sink=3,recent=5,page=16"
 };
-enum { NUM_SHAPE_SPECS = 13 };
+enum { NUM_SHAPE_SPECS = 14 };
 
 static void check_shape(const test_target* target, int dk, int dv, int share, int which)
 {

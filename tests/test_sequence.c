@@ -28,6 +28,8 @@ static const setup setups[] = {
     { "rtn:b4,g32,sink=3,recent=9,chunk=1,page=16", 3, 9, 1, 1, 16, 6, 50, 1, 0.2 },
     { "q8_0:sink=0,recent=0,chunk=24,page=48", 0, 0, 24, 1, 48, 0, 30, 0, 0.05 },
     { "f16:sink=2,recent=0,chunk=1,page=64", 2, 0, 1, 1, 64, 0, 0, 0, 0 },
+    { "kivi:k8,v4,kg16,vg16,k.shift=rotating-mean,sink=4,recent=24,chunk=16", 4, 24, 16, 16, 64,
+      11, 0, 0, 0.2 },
 };
 enum { SETUPS = sizeof setups / sizeof *setups };
 
@@ -691,6 +693,7 @@ static void run(const test_target* target, const setup* s, int steps, uint64_t s
     desc.keep_len = s->keep_len;
     desc.release_windows = s->release_windows;
     desc.prefix_bytes = PREFIX_BYTES;
+    desc.calibration = test_calibration(TEST_TABLES);
     // The first cache leaves its kernels with the context.
     test_ok(w->ctx, kvl_cache_create(w->ctx, &desc, &w->cache), s->spec);
     kvl_cache_free(w->cache);

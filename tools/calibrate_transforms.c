@@ -8,6 +8,8 @@
 //     whiten           key_group                 value
 //     flat             key_group, query_output   value, output
 //
+// With shift=rotating-mean the moment of keys is key_group of what is left.
+//
 // The price of feedback is query_output of keys, damped by 0.05 of an average channel, and output
 // of values, damped by 0.02; of `flat` it is the one that the basis was made for.  Where a model's
 // output matrix was not known, query_seen takes the place of query_output, and values have no
@@ -75,6 +77,63 @@ static const double* price_of(const kvl_derive_args* a, int head, const char* na
     return price;
 }
 
+// B of R_t m = B z, z as in key_turn_outer, from the table of a shift by position.
+static void spread_mean(const float* table, int n, double* b)
+{
+    const float *side = table + n, *partner = table + 3 * n;
+    memset(b, 0, (size_t)(n * n) * sizeof *b);
+    for (int c = 0; c < n; ++c) {
+        const int other = (int)partner[c], first = c < other ? c : other;
+        if (other == c) continue;
+        const int pair = abs(c - other) == 1 ? first / 2 : first;
+        b[c * n + pair] = (double)table[c];
+        b[c * n + n / 2 + pair] = (double)side[c];
+    }
+}
+
+// The moment of keys within groups, less R_t m: E (k - B z)(k - B z)^T.
+static kvl_status shifted_moment(const kvl_derive_args* a, int head, double* out)
+{
+    const int n = a->head_dim;
+    int64_t num = 0;
+    const float* table = kvl_calibration_table(a->calibration, a->layer, 0, "rotating_mean", &num);
+    const double* keys = moment_of(a, head, "key_group_outer");
+    const double* cross = moment_of(a, head, "key_turn_outer");
+    const double* turns = moment_of(a, head, "turn_outer");
+    double* b = square_new(n);
+    double* room = square_new(n);
+    kvl_status status = KVL_OK;
+    if (!b || !room) status = KVL_NO_MEMORY;
+    else if (!keys || !cross || !turns || !table || num != (int64_t)a->num_kv_heads * 4 * n)
+        status = fail(a, "the statistics have no key_turn_outer: they are of an older version, or "
+                      "do not know how keys turn");
+    if (status == KVL_OK) {
+        spread_mean(table + (int64_t)head * 4 * n, n, b);
+        square_sandwich(n, b, turns, out);
+        square_multiply_nt(n, cross, b, room);
+        for (int i = 0; i < n; ++i)
+            for (int j = 0; j < n; ++j)
+                out[i * n + j] += keys[i * n + j] - room[i * n + j] - room[j * n + i];
+        // What rounding leaves below zero is nothing.
+        for (int i = 0; i < n; ++i) if (out[i * n + i] < 0) out[i * n + i] = 0;
+    }
+    free(b);
+    free(room);
+    return status;
+}
+
+// The second moment of what is stored.  Of keys that are shifted by their position it is the one
+// within groups, whatever moment is asked for.
+static kvl_status stored_moment(const kvl_derive_args* a, int head, const char* name, double* out)
+{
+    const double* moment = moment_of(a, head, name);
+    if (!a->is_value && calibrate_has_word(a->side, "rotating-mean"))
+        return shifted_moment(a, head, out);
+    if (!moment) return fail(a, "the statistics have no %s", name);
+    square_copy(a->head_dim, moment, out);
+    return KVL_OK;
+}
+
 static const source* find_source(const char* word, size_t length)
 {
     for (int i = 0; i < NUM_SOURCES; ++i)
@@ -106,24 +165,27 @@ static kvl_status make_basis(const kvl_derive_args* a, const source* s, int head
     const char *moment = s->moment[a->is_value], *price = s->price[a->is_value];
     double* sums[2] = { NULL, NULL };
     transform_desc desc;
-    kvl_status status = KVL_OK;
+    double* own = square_new(a->head_dim);
+    kvl_status status = own ? KVL_OK : KVL_NO_MEMORY;
     memset(&desc, 0, sizeof desc);
     desc.kind = s->kind;
     desc.dim = a->head_dim;
     if (s->of_layer) {
         desc.moment = sums[0] = sum_of_heads(a, moment, 0);
         desc.price = sums[1] = sum_of_heads(a, price, 1);
+        if (status == KVL_OK && !desc.moment)
+            status = fail(a, "the statistics have no %s", moment);
     } else {
-        desc.moment = moment_of(a, head, moment);
+        if (status == KVL_OK) status = stored_moment(a, head, moment, own);
+        desc.moment = own;
         desc.price = price_of(a, head, price);
     }
-    if (!desc.moment)
-        status = fail(a, "the statistics have no %s", moment);
-    else if (!desc.price && s->kind != TRANSFORM_WHITEN)
+    if (status == KVL_OK && !desc.price && s->kind != TRANSFORM_WHITEN)
         status = fail(a, "the statistics have no %s: the model's output matrix was not given",
                       price);
-    else if (!transform_make(&desc, basis, message, sizeof message))
+    if (status == KVL_OK && !transform_make(&desc, basis, message, sizeof message))
         status = fail(a, "head %d: %s", head, message);
+    free(own);
     free(sums[0]);
     free(sums[1]);
     return status;
@@ -171,9 +233,13 @@ static kvl_status read_query(const kvl_derive_args* a, int head, double* q)
             }
             return KVL_OK;
         }
-        snprintf(name, sizeof name, "%.*s_query", (int)(length < 64 ? length : 64), side);
-        const float* table = kvl_calibration_table(a->calibration, a->layer, a->is_value, name,
-                                                   &num);
+        // Bases of another moment have another name; those that use none are the same.
+        const float* table = NULL;
+        for (int i = calibrate_has_word(a->side, "rotating-mean") ? 0 : 1; i < 2 && !table; ++i) {
+            snprintf(name, sizeof name, "%.*s_query%s", (int)(length < 64 ? length : 64), side,
+                     i ? "" : "@rotating-mean");
+            table = kvl_calibration_table(a->calibration, a->layer, a->is_value, name, &num);
+        }
         if (!table) continue;
         if (num != (int64_t)a->num_kv_heads * n * n)
             return fail(a, "%s has %lld numbers", name, (long long)num);
@@ -220,15 +286,18 @@ static kvl_status stored_base(const kvl_derive_args* a, int head, const double* 
     static const double steps[5] = { 1, 1.6, 0.996, 0.586, 0.335 };
     const int n = a->head_dim, group = calibrate_number_of(a->side, "g");
     const int along = calibrate_has_word(a->side, "per_channel");
-    const double* moment = moment_of(a, head, a->is_value ? "value_outer" : "key_group_outer");
     int64_t num = 0;
     const double* rows = kvl_statistics_get(a->stats, a->layer, head,
                                             a->is_value ? "rows" : "grouped_rows", &num);
-    if (!moment || !rows || num != 1 || !(rows[0] > 0))
+    if (!rows || num != 1 || !(rows[0] > 0))
         return fail(a, "the statistics have no %s", a->is_value ? "values" : "groups of keys");
     double* forward = square_new(n);
     double* stored = square_new(n);
-    int ok = forward && stored && square_inverse(n, q, forward) == 0;
+    double* moment = square_new(n);
+    kvl_status status = KVL_NO_MEMORY;
+    if (forward && stored && moment)
+        status = stored_moment(a, head, a->is_value ? "value_outer" : "key_group_outer", moment);
+    const int ok = status == KVL_OK && square_inverse(n, q, forward) == 0;
     if (ok) square_sandwich(n, forward, moment, stored);
     for (int i = 0; ok && i < n; ++i) {
         const int first = along ? i : i / group * group, end = along ? i + 1 : first + group;
@@ -241,6 +310,8 @@ static kvl_status stored_base(const kvl_derive_args* a, int head, const double* 
     }
     free(forward);
     free(stored);
+    free(moment);
+    if (status != KVL_OK) return status;
     return ok ? KVL_OK : fail(a, "head %d: the basis cannot be inverted", head);
 }
 

@@ -18,11 +18,8 @@ local function load_table(path)
     local ok, value = pcall(chunk)
     if not ok then fail("%s", value) end
     if type(value) ~= "table" then fail("%s: must return a table", path) end
-    -- A codec's name is never a part of a name in C, and may have a hyphen.
-    local letters = value.stage and "^[a-z0-9][a-z0-9_]*$" or "^[a-z0-9][a-z0-9_-]*$"
-    if type(value.name) ~= "string" or not value.name:match(letters) then
-        fail("%s: name = %s: must be small letters, digits and _%s", path, tostring(value.name),
-             value.stage and "" or ", or -")
+    if type(value.name) ~= "string" or not value.name:match("^[a-z0-9][a-z0-9_-]*$") then
+        fail("%s: name = %s: must be small letters, digits, _ and -", path, tostring(value.name))
     end
     if type(value.text) ~= "string" then fail("%s: text: must be a line for people", path) end
     value.path = path
@@ -88,8 +85,8 @@ local sizes = { dim = "KVL__SIZE_DIM", number = "KVL__SIZE_NUMBER",
                 choices = "KVL__SIZE_CHOICES" }
 
 -- What a table depends on beside the model, as the bits of kvl__table_desc.depends: stages, the
--- bits of a code, the base that scales are steps of.
-local depends_on = { bits = 1 << 30, base = 1 << 29 }
+-- bits of a code, the base that scales are steps of, whether rows are shifted by their position.
+local depends_on = { bits = 1 << 30, base = 1 << 29, position = 1 << 28 }
 for i, stage in ipairs(stages) do depends_on[stage.name] = 1 << (i - 1) end
 
 local function depends(part, per_codec)
@@ -97,7 +94,8 @@ local function depends(part, per_codec)
     local mask = 0
     for _, word in ipairs(per_codec) do
         if not depends_on[word] then
-            fail("%s: per_codec: %s: must be bits, base or a stage", part.path, tostring(word))
+            fail("%s: per_codec: %s: must be bits, base, position or a stage", part.path,
+                 tostring(word))
         end
         mask = mask | depends_on[word]
     end
@@ -133,8 +131,10 @@ end
 
 line("\nenum { KVL__SIZE_DIM = -1, KVL__SIZE_NUMBER = -2, KVL__SIZE_CHOICES = -3 };")
 line("enum { KVL__TABLE_RANK = 2 };")
-line("enum { KVL__DEPENDS_ALL = -1, KVL__DEPENDS_BITS = %d, KVL__DEPENDS_BASE = %d };\n",
-     depends_on.bits, depends_on.base)
+line("enum {")
+line("    KVL__DEPENDS_ALL = -1, KVL__DEPENDS_BITS = %d, KVL__DEPENDS_BASE = %d,", depends_on.bits,
+     depends_on.base)
+line("    KVL__DEPENDS_POSITION = %d\n};\n", depends_on.position)
 line("// Calibrated numbers that a word's arithmetic reads.")
 line("typedef struct kvl__table_desc {")
 line("    const char* name;")
@@ -144,10 +144,14 @@ line("                                           // stage i; KVL__DEPENDS_: more
 line("    int32_t     transposed;                // in the record it is [shape[1], shape[0]]")
 line("    int32_t     only;                      // with this word of choose; 0: with any")
 line("} kvl__table_desc;\n")
+-- The name of a word's tables in C.
+local function tables_of(stage, word)
+    return ("kvl__tables_%s_%s"):format(stage.name, (word.name:gsub("-", "_")))
+end
 for _, stage in ipairs(stages) do
     for _, one in ipairs(words[stage.name]) do
         if one.part and one.part.tables then
-            line("static const kvl__table_desc kvl__tables_%s_%s[] = {", stage.name, one.name)
+            line("static const kvl__table_desc %s[] = {", tables_of(stage, one))
             line("%s", table.concat(table_entries(one.part), "\n"))
             line("};")
         end
@@ -180,7 +184,7 @@ for _, stage in ipairs(stages) do
     for _, one in ipairs(words[stage.name]) do
         local p, mask = one.part or {}, 0
         for _, b in ipairs(p.bits or {}) do mask = mask | 1 << b end
-        local tables = p.tables and ("kvl__tables_%s_%s"):format(stage.name, one.name) or "0"
+        local tables = p.tables and tables_of(stage, one) or "0"
         line('    { "%s", "%s", %d, %d, %d, %d, %d, %d, %du, %d, %d, %d, %s, %d, %d, %d, %d },',
              one.name, one.text, p.number and (numbers[p.number] or 4) or 0, p.scale_bytes or 0,
              p.zero_bytes or 0, p.levels and index.levels[p.levels] or -1,

@@ -10,5 +10,7 @@
 return { stage = "transform", name = "balance",
          text = "H Lambda^-1/4 U^T L^T of raw moments",
          dense = { forward = "balance_forward", query = "balance_query" },
-         tables = { { name = "balance_forward", shape = { "dim", "dim" } },
-                    { name = "balance_query", shape = { "dim", "dim" } } } }
+         tables = { { name = "balance_forward", shape = { "dim", "dim" },
+                      per_codec = { "position" } },
+                    { name = "balance_query", shape = { "dim", "dim" },
+                      per_codec = { "position" } } } }

@@ -9,5 +9,7 @@
 return { stage = "transform", name = "balance_output",
          text = "balance, priced by an error in the output",
          dense = { forward = "balance_output_forward", query = "balance_output_query" },
-         tables = { { name = "balance_output_forward", shape = { "dim", "dim" } },
-                    { name = "balance_output_query", shape = { "dim", "dim" } } } }
+         tables = { { name = "balance_output_forward", shape = { "dim", "dim" },
+                      per_codec = { "position" } },
+                    { name = "balance_output_query", shape = { "dim", "dim" },
+                      per_codec = { "position" } } } }

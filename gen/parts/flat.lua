@@ -8,5 +8,7 @@
 return { stage = "transform", name = "flat",
          text = "P^T M^-2/5, P so that feedback prices channels alike",
          dense = { forward = "flat_forward", query = "flat_query" },
-         tables = { { name = "flat_forward", shape = { "dim", "dim" } },
-                    { name = "flat_query", shape = { "dim", "dim" } } } }
+         tables = { { name = "flat_forward", shape = { "dim", "dim" },
+                      per_codec = { "position" } },
+                    { name = "flat_query", shape = { "dim", "dim" },
+                      per_codec = { "position" } } } }

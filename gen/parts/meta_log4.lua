@@ -15,7 +15,7 @@ return { stage = "meta", name = "log4", text = "scale and middle in 4 bits each,
          scale_bytes = 1, zero_bytes = 0, packed = true, levels = "affine", host_only = true,
          base = "log4_base",
          tables = { { name = "log4_base", shape = { "dim" },
-                      per_codec = { "transform", "bits", "base" } } },
+                      per_codec = { "position", "transform", "bits", "base" } } },
          scale_type = "log4", zero_type = "low4",
          offset = "scale * (zero * ((float)(1 << bits) / 8.0f) - 0.5f * (float)code_max)",
          store_affine = [[

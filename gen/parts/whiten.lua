@@ -8,5 +8,7 @@
 return { stage = "transform", name = "whiten",
          text = "H M^-1/2: channels of one size that are not correlated",
          dense = { forward = "whiten_forward", query = "whiten_query" },
-         tables = { { name = "whiten_forward", shape = { "dim", "dim" } },
-                    { name = "whiten_query", shape = { "dim", "dim" } } } }
+         tables = { { name = "whiten_forward", shape = { "dim", "dim" },
+                      per_codec = { "position" } },
+                    { name = "whiten_query", shape = { "dim", "dim" },
+                      per_codec = { "position" } } } }

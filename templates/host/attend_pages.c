@@ -171,6 +171,9 @@ static void attend_strip(const kvl__attend_args* a, const unsigned char* page,
                          softmax* state, workspace* w)
 {
     score_tiles(a->q, page + a->k_offset, next + a->k_offset, base, first, end, w);
+    //% if k.by_position then
+    a->add_shifts(a->shifts, position - a->position + base, end - base, w->scores[0], strip_words);
+    //% end
     for (int head = 0; head < num_heads; ++head) {
         //% if k.shift then
         for (int i = 0; i < strip_words; i += lanes)

@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 enum {
-    KVL__ABI = 4,
+    KVL__ABI = 5,
     KVL__SCRATCH_BYTES = 131072    // the most that a program may ask for a thread
 };
 
@@ -77,6 +77,11 @@ typedef struct kvl__attend_args {
     const float*                q;            // [num_heads, head_dim_k], times softmax_scale; of
                                               // pages as prepare_query leaves it
     const float*                bias;         // [num_heads], joins scores of pages before the cap
+    // Adds to scores [num_heads, stride], before the cap, what the shift of keys took from those of
+    // num rows, `row` counted as first_row.  Where keys are shifted by their positions; else NULL.
+    void                      (*add_shifts)(void* shifts, int64_t row, int32_t num, float* scores,
+                                            int64_t stride);
+    void*                       shifts;
     float                       soft_cap;     // 0: none
     const float*                slopes;       // [num_heads] ALiBi's, NULL: none; times the position
                                               // of a row, counted from the query's, they are added
@@ -2894,13 +2899,14 @@ static void attend_strip(const kvl__attend_args* a, const unsigned char* page,
                          softmax* state, workspace* w)
 {
     score_tiles(a->q, page + a->k_offset, next + a->k_offset, base, first, end, w);
+#line 177 "templates/host/attend_pages.c"
     for (int head = 0; head < num_heads; ++head) {
-#line 179 "templates/host/attend_pages.c"
+#line 182 "templates/host/attend_pages.c"
         const float shrink = softmax_add(state, a, head, w->scores[head], strip_words,
                                          first - base, end - base, position + base);
-#line 182 "templates/host/attend_pages.c"
+#line 185 "templates/host/attend_pages.c"
         if (shrink < 1.0f) v_shrink_rest(&w->v, head, shrink);
-#line 186 "templates/host/attend_pages.c"
+#line 189 "templates/host/attend_pages.c"
     }
     add_values(page + a->v_offset, next + a->v_offset, base, first, end, w, a->o);
 }
@@ -2911,12 +2917,12 @@ static void attend_pages(const kvl__attend_args* a)
     const int64_t num_pages = (a->end_row + page_size - 1) / page_size;
     softmax state;
     softmax_start(&state, a->o);
-#line 197 "templates/host/attend_pages.c"
+#line 200 "templates/host/attend_pages.c"
     k_start_dots(a->q, &w->k);
-#line 202 "templates/host/attend_pages.c"
+#line 205 "templates/host/attend_pages.c"
     int num_strips = 0;
     v_start_dots(&w->v);
-#line 205 "templates/host/attend_pages.c"
+#line 208 "templates/host/attend_pages.c"
     for (int64_t row = a->first_row; row < a->end_row;) {
         const int64_t at = row / page_size, left = a->end_row - at * page_size;
         const int64_t after = at + 1 < num_pages ? at + 1 : at;
@@ -2924,14 +2930,14 @@ static void attend_pages(const kvl__attend_args* a)
         const int end = left < base + strip_rows ? (int)left : base + strip_rows;
         attend_strip(a, a->pages[at], a->pages[after], a->position + at * page_size, base, first,
                      end, &state, w);
-#line 213 "templates/host/attend_pages.c"
+#line 216 "templates/host/attend_pages.c"
         if (++num_strips % 16 == 0) v_add_rest(&w->v, a->o);
-#line 215 "templates/host/attend_pages.c"
+#line 218 "templates/host/attend_pages.c"
         row = at * page_size + end;
     }
-#line 218 "templates/host/attend_pages.c"
+#line 221 "templates/host/attend_pages.c"
     v_add_rest(&w->v, a->o);
-#line 220 "templates/host/attend_pages.c"
+#line 223 "templates/host/attend_pages.c"
     softmax_finish(&state, a->o, a->lse);
 }
 

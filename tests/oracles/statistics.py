@@ -46,6 +46,20 @@ def unrotated(k, dims, base, halves):
     return out.sum(0)
 
 
+def turn_moments(k, dims, base):
+    """Of keys [rows, d] with z = cos, sin of each pair's angle, and of z, within groups."""
+    half = k.shape[1] // 2
+    turns = np.zeros(half)
+    turns[:dims // 2] = base ** (-2 * np.arange(dims // 2) / dims)
+    angle = np.arange(len(k))[:, None] * turns
+    z = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
+
+    def within(x):
+        x = x[:len(x) // GROUP * GROUP].reshape(-1, GROUP, x.shape[1])
+        return (x - x.mean(axis=1, keepdims=True)).reshape(-1, x.shape[2])
+    return within(k).T @ within(z), within(z).T @ within(z)
+
+
 def statistics(q, k, v, w_o, window=0, cap=0.0):
     """One dict a KV head, of rows [rows, heads, dim] of one sequence, w_o [out, q heads, dv]."""
     rows, q_heads, dk = q.shape
@@ -104,6 +118,7 @@ def write(path):
         for case, (window, cap, halves) in enumerate([(0, 0.0, 0), (70, 0.0, 1), (0, 2.0, 0)]):
             for h, head in enumerate(statistics(q, k, v, w_o, window, cap)):
                 head["key_unrotated_sum"] = unrotated(k[:, h], DIMS, BASE, halves)
+                head["key_turn_outer"], head["turn_outer"] = turn_moments(k[:, h], DIMS, BASE)
                 for name, value in head.items():
                     out.write(line(case, h, name, value=value))
 
