@@ -167,6 +167,28 @@ foreach(source IN LISTS kvloom_scripts)
     kvloom_test_properties(${name} "${label}")
 endforeach()
 
+# Fuzzers: tests/fuzz/fuzz_NAME.c on the files of tests/fuzz/corpus/NAME.  With KVLOOM_FUZZ, which
+# needs clang, each is a program of libFuzzer as well, bin/fuzz_NAME: see tools/fuzz.sh.
+option(KVLOOM_FUZZ "Build libFuzzer programs" OFF)
+foreach(name IN ITEMS load operations)
+    set(source "${PROJECT_SOURCE_DIR}/tests/fuzz/fuzz_${name}.c")
+    add_executable(corpus_${name} "${source}" "${PROJECT_SOURCE_DIR}/tests/fuzz/fuzz_corpus.c")
+    kvloom_use_flags(corpus_${name})
+    target_link_libraries(corpus_${name} PRIVATE kvloom::kvloom)
+    set_target_properties(corpus_${name} PROPERTIES
+        RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+    add_test(NAME fuzz_${name} COMMAND corpus_${name} "tests/fuzz/corpus/${name}"
+             WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+    kvloom_test_properties(fuzz_${name} fuzz)
+    if(KVLOOM_FUZZ)
+        add_executable(fuzz_${name} "${source}")
+        kvloom_use_flags(fuzz_${name})
+        target_compile_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+        target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+        target_link_libraries(fuzz_${name} PRIVATE kvloom::kvloom)
+    endif()
+endforeach()
+
 # It counts the folders that compilers leave in /tmp: no other test may compile meanwhile.
 if(TEST test_jit)
     set_tests_properties(test_jit PROPERTIES RUN_SERIAL TRUE)

@@ -1,27 +1,34 @@
 #!/bin/sh
 # test.sh -- install what is missing, build, and run every test.
 #
-#     sh tools/test.sh [--quick] [--jobs N]
+#     sh tools/test.sh [--quick | --long] [--jobs N]
 #
 # Builds with gcc, with clang, under the address and undefined-behaviour sanitizers and under the
 # thread sanitizer (tests of threads), all with warnings as errors, in build-test/.  --quick: one
-# build with the first compiler.  Tests that need a model are skipped unless
+# build with the first compiler.  --long: afterwards 100000 random operations on sequences under the
+# address sanitizer, and 10 minutes of fuzzers (tools/fuzz.sh).  Tests that need a model are skipped unless
 # KVLOOM_TEST_MODEL_SMOLLM2 and KVLOOM_TEST_MODEL_GEMMA3 name one.  The user's kernel cache is not
 # touched.  The last line is "N passed, N failed, N skipped"; status 1 if a test or a build failed.
 set -eu
 
 cd "$(dirname "$0")/.."
 quick=0
+long=0
 jobs=$(nproc 2>/dev/null || echo 2)
 while [ $# -gt 0 ]; do
     case $1 in
     --quick) quick=1 ;;
+    --long) long=1 ;;
     --jobs) shift; jobs=${1:?--jobs needs a number} ;;
-    --help | -h) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help | -h) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: unknown option $1" >&2; exit 2 ;;
     esac
     shift
 done
+if [ "$quick" -eq 1 ] && [ "$long" -eq 1 ]; then
+    echo "test.sh: --quick, --long: one of them at a time" >&2
+    exit 2
+fi
 
 sh tools/setup.sh --tests
 
@@ -111,6 +118,20 @@ if [ "$quick" -eq 0 ]; then
         -DKVLOOM_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug '-DCMAKE_C_FLAGS_DEBUG=-O1 -g'
     run_build tsan -L threads -LE 'compilers|lint|dist|model' -- -DCMAKE_C_COMPILER=$first \
         -DKVLOOM_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug '-DCMAKE_C_FLAGS_DEBUG=-O1 -g'
+fi
+
+# run_long NAME COMMAND...: counts as one test.
+run_long() {
+    echo "== long: $1"
+    shift
+    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+}
+
+if [ "$long" -eq 1 ]; then
+    KVLOOM_TEST_STEPS=100000
+    export KVLOOM_TEST_STEPS
+    run_long "random operations" build-test/asan/tests/test_sequence --short-filename -j1
+    if command -v clang >/dev/null 2>&1; then run_long fuzzers sh tools/fuzz.sh; fi
 fi
 
 echo "$passed passed, $failed failed, $skipped skipped"
