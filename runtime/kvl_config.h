@@ -138,6 +138,9 @@ KVL__FN kvl_status kvl__parse_stage_word(kvl__parse* p, int stage, const char* w
         if (!found && w->takes_number && strncmp(word, w->name, n) == 0) {
             number = kvl__parse_count(word + n);
             found = number > 0;
+            if (!found && word[n] >= '0' && word[n] <= '9')
+                return KVL__SPEC_FAIL(p, "%s = '%s': the number behind %s must be a whole number "
+                                      "from 1", info->name, word, w->name);
         }
         if (found) {
             for (int side = 0; side < 2; ++side) {

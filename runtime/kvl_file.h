@@ -1170,6 +1170,10 @@ KVL__FN kvl_status kvl__load_stream(kvl__file_load* job, kvl_cache* cache, const
 
 KVL__FN kvl_status kvl__open_file(kvl_context* ctx, const char* path, FILE** file)
 {
+    struct stat st;
+    *file = NULL;
+    KVL__REQUIRE(ctx, stat(path, &st) != 0 || !S_ISDIR(st.st_mode), KVL_FILE,
+                 "%s: cannot be read: it is a folder", path);
     *file = fopen(path, "rb");
     KVL__REQUIRE(ctx, *file, KVL_FILE, "%s: cannot be read: %s", path, strerror(errno));
     return KVL_OK;

@@ -136,6 +136,17 @@ KVL__FN kvl_status kvl__layer_kernels(kvl_context* ctx, kvl__layer* l)
     return KVL_OK;
 }
 
+// Makes the kernels of a layer without a cache: none depends on calibrated numbers.
+KVL__FN kvl_status kvl__make_kernels(kvl_context* ctx, const kvl_layer_desc* desc, kvl__layer* l)
+{
+    memset(l, 0, sizeof *l);
+    KVL__TRY(kvl__config_parse(ctx, 0, desc, NULL, &l->config));
+    KVL__REQUIRE(ctx, !l->config.auto_bits, KVL_UNSUPPORTED, "%s: bits = auto: kernels are made of "
+                 "the bits that a calibration has chosen: name them, as k2,v3", desc->spec);
+    kvl__layer_sizes(l, 0);
+    return kvl__layer_kernels(ctx, l);
+}
+
 KVL__FN kvl_status kvl__check_context(kvl_context* ctx)
 {
     if (!ctx) return KVL_BAD_ARGUMENT;

@@ -501,6 +501,111 @@ Test(cuda, counters_of_attention_are_bounded)
     free(o);
 }
 
+// MEMORY
+
+// The device's memory by way of another context, until it has run out.
+typedef struct memory {
+    kvl_context* ctx;
+    int          left;             // allocations until one fails; < 0: none does
+    int          live;
+} memory;
+
+static uint64_t take_memory(size_t bytes, void* stream, void* user)
+{
+    memory* m = (memory*)user;
+    void* at = NULL;
+    (void)stream;
+    if (m->left == 0) return 0;
+    if (m->left > 0) --m->left;
+    if (kvl_device_alloc(m->ctx, bytes, &at) != KVL_OK) return 0;
+    ++m->live;
+    return (uintptr_t)at;
+}
+
+static void give_memory(uint64_t address, size_t bytes, void* stream, void* user)
+{
+    memory* m = (memory*)user;
+    (void)stream;
+    --m->live;
+    kvl_device_free(m->ctx, (void*)(uintptr_t)address, bytes);
+}
+
+static const char saved_at[] = KVLOOM_TEST_SCRATCH "/cuda-memory";
+
+// One operation that takes memory of the device.
+static kvl_status operate(test_cache* c, int which, kvl_seq seq, const float* rows)
+{
+    kvl_append_desc a = { 0 };
+    const int32_t num = 40;
+    kvl_seq fork = 0;
+    kvl_loaded_seq* loaded = NULL;
+    int num_loaded = 0;
+    if (which == 0) {
+        a.num_seqs = 1;
+        a.seqs = &seq;
+        a.num_rows = &num;
+        a.k.data = a.v.data = rows;
+        return test_call_append(c->cache, &a);
+    }
+    if (which == 1) return kvl_copy_rows(c->cache, seq, c->cache, seq, 3, 70);
+    const kvl_load_desc d = { .path = saved_at };
+    const kvl_status status = which == 2 ? kvl_seq_fork(c->cache, seq, &fork)
+                                         : kvl_load(c->cache, &d, &loaded, &num_loaded);
+    if (status != KVL_OK) return status;
+    if (which == 3) fork = loaded[0].seq;
+    kvl_loaded_free(c->ctx, loaded, num_loaded);
+    return kvl_seq_free(c->cache, fork);
+}
+
+// Each allocation in turn: a status, a message, the cache as before, and nothing left in the end.
+Test(cuda, memory_that_runs_out)
+{
+    const test_target cuda = test_cuda_target();
+    memory m = { .left = -1 };
+    kvl_context_desc desc = { .target = KVL_TARGET_CUDA, .num_threads = 1 };
+    test_ok(NULL, kvl_context_create(&desc, &m.ctx), "a context for memory");
+    desc.device_allocator = (kvl_device_allocator){ take_memory, give_memory, &m };
+    test_cache c;
+    memset(&c, 0, sizeof c);
+    c.layer = test_layer("kivi:k4,v4,g16,sink=2,recent=8,page=16", 2, 1, 32, 32);
+    c.dv = 32;
+    const kvl_cache_desc cache = { .num_layers = 1, .layers = &c.layer };
+    float rows[160 * 32];
+    test_rows(5, 160, 1, 32, rows);
+    test_ok(c.ctx, kvl_context_create(&desc, &c.ctx), cuda.name);
+    for (int failures = 0; ; ++failures) {
+        m.left = failures;
+        const kvl_status status = kvl_cache_create(c.ctx, &cache, &c.cache);
+        m.left = -1;
+        if (status == KVL_OK) break;
+        expect(c.ctx, status, KVL_NO_MEMORY, "out of memory");
+        cr_assert_eq(m.live, 0, "a cache that was not made holds memory");
+    }
+    const kvl_seq seq = test_seq(&c);
+    test_append(&c, seq, rows, rows, 0, 100);
+    const kvl_save_seq saved = { .seq = seq };
+    const kvl_save_desc save = { .num_seqs = 1, .seqs = &saved, .path = saved_at };
+    test_ok(c.ctx, kvl_save(c.cache, &save), "save");
+    for (int which = 3; which >= 0; --which) {
+        const test_state before = test_snapshot(&c, seq);
+        for (int failures = 0; ; ++failures) {
+            m.left = failures;
+            const kvl_status status = operate(&c, which, seq, rows);
+            m.left = -1;
+            if (status == KVL_OK) break;
+            expect(c.ctx, status, KVL_NO_MEMORY, "out of memory");
+            const test_state after = test_snapshot(&c, seq);
+            test_same_state(&before, &after, "an operation that had no memory");
+            cr_assert_lt(failures, 40);
+        }
+    }
+    kvl_cache_free(c.cache);
+    cr_assert_eq(m.live, 0);
+    kvl_context_destroy(c.ctx);
+    kvl_context_destroy(m.ctx);
+    unlink(saved_at);
+}
+
 // REFUSALS
 
 #define kvl_append test_call_append

@@ -113,6 +113,29 @@ static void run_cache(kvl_context* ctx, const float* host_rows, float* out, cons
     kvl_cache_free(cache);
 }
 
+// Two parts of equal weight: lse = ln 2 of each gives (a + b) / 2 and ln 4.
+static void run_merge(kvl_context* ctx)
+{
+    const float host[2 * DIM] = { 3.0f };
+    const float lse[2] = { 0.693147181f, 0.693147181f };
+    float o[DIM], joined;
+    void *rows, *parts;
+    cr_assert_eq(kvl_device_alloc(ctx, sizeof host, &rows), KVL_OK);
+    cr_assert_eq(kvl_device_alloc(ctx, sizeof lse, &parts), KVL_OK);
+    cr_assert_eq(kvl_device_write(ctx, rows, host, sizeof host), KVL_OK);
+    cr_assert_eq(kvl_device_write(ctx, parts, lse, sizeof lse), KVL_OK);
+    float *a = (float*)rows, *a_lse = (float*)parts;
+    const kvl_merge_desc desc = { .num_rows = 1, .head_dim = DIM, .o_a = a, .lse_a = a_lse,
+                                  .o_b = a + DIM, .lse_b = a_lse + 1, .o = a, .lse = a_lse };
+    cr_assert_eq(kvl_merge(ctx, &desc), KVL_OK, "%s", kvl_context_message(ctx));
+    cr_assert_eq(kvl_device_read(ctx, o, rows, sizeof o), KVL_OK);
+    cr_assert_eq(kvl_device_read(ctx, &joined, parts, sizeof joined), KVL_OK);
+    cr_assert(fabs((double)o[0] - 1.5) < 1e-6 && o[1] == 0.0f);
+    cr_assert_lt(fabs((double)joined - 1.386294361), 1e-6);
+    kvl_device_free(ctx, rows, sizeof host);
+    kvl_device_free(ctx, parts, sizeof lse);
+}
+
 static kvl_status no_generator(kvl_context* ctx, const kvl__field* fields, int num, char** text,
                                size_t* num_bytes)
 {
@@ -147,6 +170,7 @@ Test(pack_cuda, a_cache_from_a_pack, .timeout = 240)
     cr_assert_eq(kvl_context_create(&desc, &ctx), KVL_OK, "%s", kvl_context_message(ctx));
     ctx->programs->generate = no_generator;
     run_cache(ctx, rows, got, "(pack)");
+    run_merge(ctx);
     cr_assert_eq(ctx->programs->num_compiles, 0);
     cr_assert(strstr(said, "kernel pack: ") && strstr(said, "for sm_90: the driver"), "%s", said);
     double error = 0.0, length = 0.0;

@@ -126,6 +126,27 @@ accepts "bench-gpu: help" "--cache SPEC" kvloom-bench-gpu --help
 refuses "resources: unknown option" "no-such" kvloom-resources --no-such
 refuses "resources: unknown architecture" "77" kvloom-resources --arch 77
 
+# BENCH_GPU
+
+# The whole of it on the stand-in for a driver, where NVRTC is found.
+sim=${bin%/bin}/tests/scratch/ptxsim
+name="bench_gpu: one JSON of every step"
+if [ "${KVLOOM_TEST_BIN:-}" ] && sh tests/ptxsim/build.sh "$sim" >"$work/out" 2>"$work/err" &&
+    "$bin/kvloom-cache" warm f16 --target cuda --arch sm_90 >"$work/out" 2>"$work/err"; then
+    status=0
+    LD_LIBRARY_PATH=$sim${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} PTXSIM_ARCH=sm_99 \
+        timeout 240 sh tools/bench_gpu.sh --quick "${bin%/bin}" "$work/gpu.json" \
+        >"$work/out" 2>"$work/err" || status=$?
+    if [ "$status" -eq 0 ] && json_holds "$work/gpu.json" '"test_cuda":%s*"skipped"' \
+        '"copy_gbps":%s*%d' '"times_f16":%s*%d' '"library":' '"warm_start_ms":%s*%d'; then
+        ok "$name"
+    else
+        not_ok "$name" "status $status: $(head -c 300 "$work/gpu.json" | tr '\n' ' ')"
+    fi
+else
+    skip "$name" "no NVRTC"
+fi
+
 # KVLOOM-PACK
 
 pack="kvloom-pack -o $work/pack.h"
@@ -142,7 +163,22 @@ refuses "pack: bad architecture" "sse2" $pack --arch sse2 --config "f16 1 1 32"
 refuses "pack: bad architecture of a device" "sm_1" $pack --target cuda --arch sm_1 \
     --config "f16 1 1 32"
 refuses "pack: bad name" "C name" $pack --name 1x --config "f16 1 1 32"
+refuses "pack: an empty name" "--name" $pack --name "" --config "f16 1 1 32"
 refuses "pack: no list" "/nowhere" $pack --list /nowhere
+refuses "pack: no folder" "/nowhere/x.h: cannot be written" \
+    kvloom-pack -o /nowhere/x.h --config "f16 1 1 32"
+refuses "pack: bits that a calibration chooses" "name them" $pack --config "loom:bits=auto:3 8 2 64"
+refuses "cache: bits that a calibration chooses" "name them" kvloom-cache warm loom:bits=auto:3
+accepts "pack: version" "^kvloom-pack [0-9]" kvloom-pack --version
+name="pack: a calibrated cache, without its calibration"
+if "$bin/kvloom-pack" -o "$work/calibrated.h" --arch portable --config "wush:k2,v2 2 1 32" \
+    2>"$work/err" && grep -q "kernel_pack_entries" "$work/calibrated.h"
+then ok "$name"; else not_ok "$name" ""; fi
+status_of() { timeout 60 "$bin/$1" "$2" "$3" "$4" >/dev/null 2>&1; echo $?; }
+if [ "$(status_of kvloom-pack --no-such x y)" = 2 ] &&
+    [ "$(status_of kvloom-pack --list /nowhere -ox)" = 1 ]
+then ok "pack: its statuses tell a wrong command line from a failure"
+else not_ok "pack: its statuses tell a wrong command line from a failure" ""; fi
 printf '# two\n\nf16 2 1 32\nf16 1 1 32 # one\n' >"$work/list"
 for i in 1 2; do
     "$bin/kvloom-pack" -o "$work/pack.h" --arch portable --list "$work/list" 2>"$work/err"
@@ -170,7 +206,9 @@ refuses "calibrate: no such folder" "/nowhere/x" \
     kvloom-calibrate -m nosuch.gguf -f nosuch.txt -o /nowhere/x
 refuses "calibrate: merge of one" "two files" kvloom-calibrate --merge -o "$work/x" "$work/a"
 refuses "calibrate: merge of what is none" "not a safetensors file" \
-    kvloom-calibrate --merge -o "$work/x" "$0" "$0"
+    kvloom-calibrate --merge -o "$work/x" "$0" "$work/list"
+refuses "calibrate: merge of a file with itself" "named twice" \
+    kvloom-calibrate --merge -o "$work/x" "$work/list" "$0" "$work/../${work##*/}/list"
 refuses "calibrate: merge with a text" "-f" kvloom-calibrate --merge -o "$work/x" -f x a b
 refuses "calibrate: merge for a cache" "-m" kvloom-calibrate --merge -o "$work/x" --for f16 a b
 accepts "calibrate: help" "--for SPEC" kvloom-calibrate --help
@@ -187,6 +225,8 @@ refuses "cache: unknown option" "no-such" kvloom-cache --no-such
 refuses "cache: no command" "command" kvloom-cache
 refuses "cache: unknown command" "polish" kvloom-cache polish
 refuses "cache: bad spec" "nosuch" kvloom-cache warm nosuch
+refuses "cache: show of no file" "/nowhere/x: cannot be read" kvloom-cache show /nowhere/x
+refuses "cache: show of a folder" "it is a folder" kvloom-cache show "$work"
 accepts "cache: list of an empty folder" "" kvloom-cache list
 accepts "cache: verify an empty folder" "" kvloom-cache verify
 if command -v "${KVLOOM_CC:-cc}" >/dev/null 2>&1; then
@@ -239,6 +279,19 @@ if [ -x "$bin/decode" ] && [ -n "$model" ]; then
     refuses "decode: --prompt-cache beside --load" "only one" \
         decode -m "$model" -p x --prompt-cache "$work/none" --load "$work/none"
     refuses "decode: --recode alone" "recode" decode -m "$model" -p x --recode
+    refuses "decode: --save where no folder is" "no/such: No such file" \
+        decode -m "$model" -p x -n 1 --save no/such/session
+    refuses "decode: --save to a folder" "it is a folder" \
+        decode -m "$model" -p x -n 1 --save "$work"
+    refuses "decode: --save in the place of another file" "not replaced" \
+        decode -m "$model" -p x -n 1 --save "$work/text.gguf"
+    refuses "decode: --prompt-cache in the place of another file" "not replaced" \
+        decode -m "$model" -p x -n 1 --prompt-cache "$work/text.gguf"
+    refuses "decode: layers in the wrong order" "must not be after the last" \
+        decode -m "$model" -p x -n 1 --cache 3-1:q8_0
+    refuses "decode: a layer that is not there" "layer 99: the model has" \
+        decode -m "$model" -p x -n 1 --cache 1-99:q8_0
+    refuses "decode: --load of a folder" "it is a folder" decode -m "$model" -n 1 --load "$work"
     refuses "decode: --load of no file" "no/such: cannot be read" \
         decode -m "$model" -n 1 --load no/such
     refuses "decode: --load of another kind of file" "saved sequences" \
@@ -254,6 +307,16 @@ if [ -x "$bin/decode" ] && [ -n "$model" ]; then
     refuses "decode: temperature no number" "warm" decode -m "$model" -p hello --temp warm
     refuses "decode: no thread" "-t" decode -m "$model" -p hello -n 1 -t -3
     # The text alone on stdout: two runs give the same bytes, whatever stderr says.
+    if [ ! -e /dev/nvidiactl ] && [ ! -e /dev/dxg ]; then
+        refuses "decode: no driver" "no CUDA driver" decode -m "$model" -p x -n 1 --target cuda
+        "$bin/decode" -m "$model" -p x -n 1 --target auto >"$work/out" 2>"$work/err"
+        if [ "$(grep -c "the host is used: no CUDA driver" "$work/err")" = 1 ]; then
+            ok "decode: target auto falls back to the host, and says so once"
+        else
+            not_ok "decode: target auto falls back to the host, and says so once" ""
+        fi
+        refuses "bench-gpu: no driver" "no CUDA driver" kvloom-bench-gpu
+    fi
     run="-m $model -n 12 -c 256 --temp 0"
     "$bin/decode" $run -p "The capital of France is" >"$work/plain" 2>"$work/err"
     "$bin/decode" $run -p "The capital of France is" --verbose --json "$work/decode.json" \
@@ -289,11 +352,18 @@ if [ -x "$bin/decode" ] && [ -n "$model" ]; then
     "$bin/decode" $run -n 1 -p "The history of the city of Nice" --prompt-cache "$work/cache" \
         --json "$work/decode.json" >"$work/out" 2>"$work/err"
     if json_holds "$work/decode.json" '"prompt_tokens":%s*[12],' '"loaded_tokens":%s*[5-9],' &&
-        ! cmp -s "$work/cache" "$work/before"; then
-        ok "decode: of another prompt only what differs is run, and kept"
+        cmp -s "$work/cache" "$work/before" && grep -q "stays as it is: it has" "$work/err"; then
+        ok "decode: of another prompt only what differs is run; a longer one's file stays"
     else
-        not_ok "decode: of another prompt only what differs is run, and kept" "$(cat "$work/err")"
+        not_ok "decode: of another prompt only what differs is run; a longer one's file stays" \
+            "$(cat "$work/err")"
     fi
+    "$bin/decode" $run -n 1 -p "$text the first stone of Nice, and of Lyon as well" \
+        --prompt-cache "$work/cache" >"$work/out" 2>"$work/err"
+    if ! cmp -s "$work/cache" "$work/before"; then ok "decode: a longer prompt's rows are kept"
+    else not_ok "decode: a longer prompt's rows are kept" "the file is the same"; fi
+    accepts "cache: show of a session" "^  layers 0-29 *3 KV heads, keys of 64.*kivi:k4" \
+        kvloom-cache show "$work/session"
     refuses "decode: --load of another cache" "q8_0.*recode" \
         decode -m "$model" -n 1 --load "$work/session" --cache q8_0
     accepts "decode: --recode takes it" "" \
@@ -337,6 +407,8 @@ if [ -x "$bin/decode" ] && [ -n "$model" ]; then
         --for "$centred" 2>"$work/err"; then
         accepts "decode: with a calibration file" "" \
             decode $run -n 1 -p "$text" --cache "$centred" --calibration "$work/c"
+        accepts "cache: show of a calibration" "in  30 tensors  k.mean \[3, 64\]" \
+            kvloom-cache show "$work/c"
         refuses "eval: a spec that needs more than the file has" "has no layer.0.k.queries" \
             kvloom-eval -m "$model" -f "$work/text" -c 128 --windows 1 --calibration "$work/c" \
             --cache "rtn:k4,v4,k.meta=e4m3,k.choose=unit,k.score=attention"

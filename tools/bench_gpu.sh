@@ -1,16 +1,27 @@
 #!/bin/sh
 # bench_gpu.sh -- everything that is to be known of a machine's CUDA device, in one go, as one JSON.
 #
-#     sh tools/bench_gpu.sh [BUILD [FILE]]
+#     sh tools/bench_gpu.sh [--quick] [BUILD [FILE]]
 #
-# Needs a built tree (BUILD, else build) and nothing else.  Runs the tests of caches and models on
-# the device, attention of each codec against an f16 cache and a copy of device memory, and first
-# use and warm start; writes FILE (bench_gpu.json).  Each step has a time limit, together less than
-# 8 minutes.  Status 1 if a step failed; the others are still done.
+# Needs a built tree (BUILD, else build) and nothing else.  Runs the tests of caches, files and
+# models on the device, attention of each codec against an f16 cache and a copy of device memory,
+# the same of PyTorch where it is installed, and first use and warm start; writes FILE
+# (bench_gpu.json).  Each step has a time limit, together less than 8 minutes.  Status 1 if a step
+# failed; the others are still done.  --quick leaves the tests out and measures one small shape: it
+# shows that everything works.
 set -u
 
 cd "$(dirname "$0")/.." || exit 1
-case ${1:-} in --help | -h) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+quick=
+case ${1:-} in
+--help | -h) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
+--quick) quick=1; shift ;;
+-*) echo "bench_gpu.sh: $1: an unknown option; --help tells more" >&2; exit 2 ;;
+esac
+if [ $# -gt 2 ]; then
+    echo "bench_gpu.sh: $3: a word too many; --help tells more" >&2
+    exit 2
+fi
 build=${1:-build}
 out=${2:-bench_gpu.json}
 for program in kvloom-bench-gpu kvloom-bench; do
@@ -19,6 +30,10 @@ for program in kvloom-bench-gpu kvloom-bench; do
         exit 1
     fi
 done
+if ! : >>"$out"; then
+    echo "bench_gpu.sh: $out cannot be written" >&2
+    exit 1
+fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/kvloom-bench-gpu.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT
@@ -30,34 +45,50 @@ status=0
 # test_on_device NAME SECONDS: runs a test program on the device; adds its result to $work/tests.
 test_on_device() {
     result=missing
-    if [ -x "$build/tests/$1" ]; then
+    if [ -n "$quick" ]; then
+        result=skipped
+    elif [ -x "$build/tests/$1" ]; then
         echo "== $1 on the device"
         result=passed
-        KVLOOM_TEST_GPU=1 timeout "$2" "$build/tests/$1" --tap=- --short-filename -j1 \
-            >"$work/log" 2>&1 || result=failed
+        KVLOOM_TEST_GPU=1 KVLOOM_TEST_TARGET=cuda timeout "$2" "$build/tests/$1" --tap=- \
+            --short-filename -j1 >"$work/log" 2>&1 || result=failed
         grep '^not ok' "$work/log"
         if [ "$result" = failed ]; then status=1; fi
     fi
     echo "    \"$1\": \"$result\"," >>"$work/tests"
 }
 
-# measure NAME SECONDS PROGRAM ARGS: runs a program that writes $work/NAME.json.
+# measure NAME SECONDS COMMAND: runs a command that writes $work/NAME.json.
 measure() {
     name=$1 seconds=$2
     shift 2
     echo "== $name"
-    if ! timeout "$seconds" "$build/bin/$@" --json "$work/$name.json"; then
+    if ! timeout "$seconds" "$@" --json "$work/$name.json"; then
         echo "bench_gpu.sh: $name failed" >&2
         echo null >"$work/$name.json"
         status=1
     fi
 }
 
+rows="4096 32768 131072" shape=
+startup="--cache f16 --cache kivi:k2,v2,g32"
+if [ -n "$quick" ]; then
+    rows=300 startup="--cache f16 --head-dim 32 --q-heads 1 --kv-heads 1"
+    shape="--q-heads 2 --kv-heads 1 --head-dim 64 --repeats 1 --copy-bytes 65536"
+fi
+rows_of() { for n in $rows; do printf -- ' --rows %s' "$n"; done; }
+
 : >"$work/tests"
-test_on_device test_cuda 120
-test_on_device test_cuda_model 60
-measure attention 200 kvloom-bench-gpu
-measure startup 90 kvloom-bench --startup --target cuda --cache f16 --cache kivi:k2,v2,g32
+test_on_device test_cuda 110
+test_on_device test_cuda_model 50
+test_on_device test_file 40
+measure attention 160 "$build/bin/kvloom-bench-gpu" $(rows_of) $shape
+if command -v python3 >/dev/null 2>&1; then
+    measure library 40 python3 tools/bench_library.py $rows
+else
+    echo null >"$work/library.json"
+fi
+measure startup 70 "$build/bin/kvloom-bench" --startup --target cuda $startup
 {
     echo "{"
     echo "  \"tests\": {"
@@ -66,6 +97,8 @@ measure startup 90 kvloom-bench --startup --target cuda --cache f16 --cache kivi
     echo "  },"
     echo "  \"attention\":"
     cat "$work/attention.json"
+    echo "  , \"library\":"
+    cat "$work/library.json"
     echo "  , \"startup\":"
     cat "$work/startup.json"
     echo "}"

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cache_specs.h"
@@ -605,8 +606,26 @@ static int merge_file(calibrator* c, int i)
     return status;
 }
 
+// Its rows would count twice.
+static int check_merge(calibrator* c)
+{
+    for (int i = 0; i < c->o->num_merge; i++) {
+        struct stat one, other;
+        if (stat(c->o->merge[i], &one) != 0) { continue; }      // reading it says why
+        for (int j = 0; j < i; j++) {
+            if (stat(c->o->merge[j], &other) == 0 && one.st_dev == other.st_dev &&
+                one.st_ino == other.st_ino) {
+                return fail(c, "--merge: %s: named twice: its rows would count double",
+                            c->o->merge[i]);
+            }
+        }
+    }
+    return 0;
+}
+
 static int run_merge(calibrator* c)
 {
+    if (check_merge(c) != 0) { return 1; }
     char identity[MODEL_IDENTITY_BYTES];
     for (int i = 0; i < c->o->num_merge; i++) {
         if (merge_file(c, i) != 0) { return 1; }

@@ -1,4 +1,5 @@
-// kvloom-cache.c -- list, verify, prune, clear and warm the folder of compiled kernels.
+// kvloom-cache.c -- list, verify, prune, clear and warm the folder of compiled kernels; show what
+// files of saved sequences and of calibrations hold.
 //
 // Exit status: 0 done; 1 a damaged entry (verify) or a failure; 2 wrong usage.
 
@@ -18,22 +19,28 @@ static const char help[] =
     "  clear             remove every entry\n"
     "  warm SPEC...      compile the kernels of each spec, for the shape that options give\n"
     "  path              print the folder\n"
+    "  show FILE...      print what a file of saved sequences, or a calibration file, holds\n"
     "\n"
     "options:\n"
     "  --dir DIR         the folder; else KVLOOM_CACHE_DIR, XDG_CACHE_HOME/kvloom or\n"
     "                    ~/.cache/kvloom\n"
     "  --max-mb N        bound of prune, in MB (256)\n"
+    "  --target NAME     of warm: host or cuda (host)\n"
+    "  --arch NAME       of warm for cuda, where there is no device: sm_90, or compute_90 for PTX\n"
     "  --head-dim N      of warm (64)\n"
     "  --head-dim-v N    of warm, where values differ from keys (as --head-dim)\n"
     "  --q-heads N       of warm (9)\n"
     "  --kv-heads N      of warm (3)\n"
     "  --compiler PATH   of warm; else KVLOOM_CC, cc, gcc or clang\n"
     "  --isa NAME        of warm: avx512, avx2, neon or portable; else KVLOOM_ISA, else the best\n"
+    "Specs of calibrated caches need no calibration here: kernels do not depend on its numbers.\n"
+    "\n"
     "  --help            this text\n"
     "  --version         the version\n";
 
 typedef struct options {
-    const char *dir, *compiler, *isa, *command;
+    const char *dir, *compiler, *isa, *arch, *command;
+    kvl_target  target;                   // of warm
     char**      args;                     // of the command
     int         num_args;
     int         max_mb, head_dim, head_dim_v, q_heads, kv_heads;
@@ -75,7 +82,8 @@ static int parse_int(const char* text, int* out)
 // Returns -1 to go on, else the exit status.
 static int parse(int argc, char** argv, options* o)
 {
-    enum { DIR_ = 1, MAX_MB, HEAD_DIM, HEAD_DIM_V, Q_HEADS, KV_HEADS, COMPILER, ISA, VERSION };
+    enum { DIR_ = 1, MAX_MB, HEAD_DIM, HEAD_DIM_V, Q_HEADS, KV_HEADS, COMPILER, ISA, TARGET,
+           ARCH, VERSION };
     static const struct option table[] = {
         { "dir", required_argument, NULL, DIR_ },
         { "max-mb", required_argument, NULL, MAX_MB },
@@ -85,6 +93,8 @@ static int parse(int argc, char** argv, options* o)
         { "kv-heads", required_argument, NULL, KV_HEADS },
         { "compiler", required_argument, NULL, COMPILER },
         { "isa", required_argument, NULL, ISA },
+        { "target", required_argument, NULL, TARGET },
+        { "arch", required_argument, NULL, ARCH },
         { "version", no_argument, NULL, VERSION },
         { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
@@ -103,6 +113,12 @@ static int parse(int argc, char** argv, options* o)
         if (c == DIR_) o->dir = optarg;
         else if (c == COMPILER) o->compiler = optarg;
         else if (c == ISA) o->isa = optarg;
+        else if (c == ARCH) o->arch = optarg;
+        else if (c == TARGET) {
+            if (strcmp(optarg, "host") != 0 && strcmp(optarg, "cuda") != 0)
+                return usage("--target must be host or cuda", optarg);
+            o->target = optarg[0] == 'c' ? KVL_TARGET_CUDA : KVL_TARGET_HOST;
+        }
         else if (!parse_int(optarg, numbers[c]))
             return fprintf(stderr, "kvloom-cache: --%s %s: must be a whole number above 0\n",
                            table[at].name, optarg), 2;
@@ -150,23 +166,17 @@ static int run_disk(kvl_context* ctx, const options* o, kvl_disk_action action, 
 static int warm_one(kvl_context* ctx, const options* o, const char* spec)
 {
     kvl_layer_desc layer;
-    kvl_cache_desc desc;
     kvl_layer_info info;
-    kvl_cache* cache;
+    kvl__layer made;
     memset(&layer, 0, sizeof layer);
-    memset(&desc, 0, sizeof desc);
     layer.num_q_heads = o->q_heads;
     layer.num_kv_heads = o->kv_heads;
     layer.head_dim = o->head_dim;
     layer.head_dim_v = o->head_dim_v;
     layer.spec = spec;
-    desc.num_layers = 1;
-    desc.layers = &layer;
     const int64_t start = kvl__now_ms();
-    kvl_status status = kvl_cache_create(ctx, &desc, &cache);
-    if (status != KVL_OK) return failed(ctx, spec, status);
-    status = kvl_cache_layer_info(cache, 0, &info);
-    kvl_cache_free(cache);
+    kvl_status status = kvl__make_kernels(ctx, &layer, &made);
+    if (status == KVL_OK) status = kvl_spec_check(ctx, &layer, &info);
     if (status != KVL_OK) return failed(ctx, spec, status);
     printf("%6d ms  %s\n", (int)(kvl__now_ms() - start), info.spec);
     return 0;
@@ -181,6 +191,136 @@ static int run_warm(kvl_context* ctx, const options* o)
         return 1;
     }
     for (int i = 0; i < o->num_args; ++i) result |= warm_one(ctx, o, o->args[i]);
+    if (o->target == KVL_TARGET_CUDA && result == 0) {         // what kvl_merge takes
+        kvl__cu_function none;
+        const kvl_status status = kvl__device_merge_kernel(ctx, &none);
+        if (status != KVL_OK) result = failed(ctx, "merge", status);
+    }
+    return result;
+}
+
+// WHAT FILES HOLD
+
+static void print_layers(int first, int last, const kvl__file_layer* f)
+{
+    if (first == last) printf("  layer %-9d ", first);
+    else printf("  layers %d-%-*d ", first, first < 10 ? 6 : 5, last);
+    if (!f->active) {
+        printf("no KV heads\n");
+        return;
+    }
+    printf("%u KV heads, keys of %u, values of %u%s: %s%s\n", f->num_kv_heads, f->head_dim,
+           f->head_dim_v, f->active == 3 ? " in the keys" : "", f->spec,
+           f->calibration ? ", calibrated" : "");
+}
+
+// Layers that are alike in one line, then the sequences.
+static kvl_status show_front(kvl__stream* s)
+{
+    kvl_file_info info;
+    kvl__file_layer before, layer;
+    int first = 0;
+    KVL__TRY(kvl__read_header(s, &info));
+    printf("  saved sequences, version %d\n", info.version);
+    memset(&before, 0, sizeof before);
+    for (int i = 0; i < info.num_layers; ++i) {
+        KVL__TRY(kvl__file_read_layer(s, (uint32_t)i, &layer));
+        const uint64_t own = layer.calibration;
+        layer.calibration = own != 0;              // of each layer another one
+        if (i > 0 && memcmp(&before, &layer, sizeof layer) != 0) {
+            print_layers(first, i - 1, &before);
+            first = i;
+        }
+        before = layer;
+    }
+    print_layers(first, info.num_layers - 1, &before);
+    for (int i = 0; i < info.num_seqs; ++i) {
+        kvl_loaded_seq seq;
+        memset(&seq, 0, sizeof seq);
+        const kvl_status status = kvl__file_read_seq(s, (uint32_t)i, &seq);
+        if (status == KVL_OK)
+            printf("  sequence %-6d %lld tokens, %llu bytes of its program's\n", i,
+                   (long long)seq.num_tokens, (unsigned long long)seq.data_bytes);
+        kvl__free(s->ctx, seq.tokens, 4u * (size_t)seq.num_tokens);
+        kvl__free(s->ctx, seq.data, (size_t)seq.data_bytes);
+        KVL__TRY(status);
+    }
+    return KVL_OK;
+}
+
+static kvl_status show_seqs(kvl_context* ctx, const char* path)
+{
+    kvl__stream s;
+    FILE* file;
+    memset(&s, 0, sizeof s);
+    KVL__TRY(kvl__open_file(ctx, path, &file));
+    s.ctx = ctx;
+    s.read = kvl__file_read;
+    s.user = file;
+    const kvl_status status = show_front(&s);
+    fclose(file);
+    return status;
+}
+
+// A tensor's name behind its layer; whole where it has none.
+static const char* behind_layer(const char* name)
+{
+    const char* at = strncmp(name, "layer.", 6) == 0 ? strchr(name + 6, '.') : NULL;
+    return at ? at + 1 : name;
+}
+
+// Tables of all layers that have one name, at the first of them.
+static void print_tensor(const kvl__tensors* t, int i)
+{
+    const char* name = behind_layer(t->list[i].name);
+    int layers = 0;
+    uint64_t bytes = 0;
+    for (int k = 0; k < t->num; ++k) {
+        if (strcmp(behind_layer(t->list[k].name), name) != 0) continue;
+        if (k < i) return;
+        ++layers;
+        bytes += t->list[k].bytes;
+    }
+    printf("  %10.1f KB in %3d tensors  %s [", (double)bytes / 1024, layers, name);
+    for (int k = 0; k < t->list[i].rank; ++k)
+        printf("%s%lld", k ? ", " : "", (long long)t->list[i].shape[k]);
+    printf("]\n");
+}
+
+static kvl_status show_calibration(kvl_context* ctx, const char* path)
+{
+    kvl_calibration* cal;
+    KVL__TRY(kvl_calibration_load(ctx, path, &cal));
+    const kvl__tensors* t = &cal->tensors;
+    printf("  calibration\n");
+    for (int i = 0; i < t->num_meta; ++i)
+        printf("  %-20s %.160s%s\n", t->meta[i].name, t->meta[i].text,
+               strlen(t->meta[i].text) > 160 ? " ..." : "");
+    for (int i = 0; i < t->num; ++i) print_tensor(t, i);
+    kvl_calibration_free(cal);
+    return KVL_OK;
+}
+
+static int show(kvl_context* ctx, const char* path)
+{
+    char start[8] = "";
+    FILE* file;
+    kvl_status status = kvl__open_file(ctx, path, &file);
+    if (status == KVL_OK) {
+        const size_t bytes = fread(start, 1, sizeof start, file);
+        fclose(file);
+        printf("%s\n", path);
+        status = bytes == sizeof start && memcmp(start, "kvlseqs\n", sizeof start) == 0
+            ? show_seqs(ctx, path) : show_calibration(ctx, path);
+    }
+    return status == KVL_OK ? 0 : failed(ctx, "show", status);
+}
+
+static int run_show(kvl_context* ctx, const options* o)
+{
+    int result = 0;
+    if (o->num_args == 0) return usage("show: no file", NULL);
+    for (int i = 0; i < o->num_args; ++i) result |= show(ctx, o->args[i]);
     return result;
 }
 
@@ -193,6 +333,7 @@ static void say(kvl_log_level level, const char* message, void* user)
 static int run(kvl_context* ctx, const options* o)
 {
     if (strcmp(o->command, "warm") == 0) return run_warm(ctx, o);
+    if (strcmp(o->command, "show") == 0) return run_show(ctx, o);
     if (o->num_args) return usage("one argument too many", o->args[0]);
     if (strcmp(o->command, "list") == 0) return run_disk(ctx, o, KVL_DISK_LIST, 1, "kernels");
     if (strcmp(o->command, "verify") == 0) return run_disk(ctx, o, KVL_DISK_LIST, 0, "kernels");
@@ -215,18 +356,23 @@ int main(int argc, char** argv)
     memset(&o, 0, sizeof o);
     o.head_dim = 64;
     o.q_heads = 9;
+    o.target = KVL_TARGET_HOST;
     o.kv_heads = 3;
     int result = parse(argc, argv, &o);
     if (result >= 0) return result;
     memset(&desc, 0, sizeof desc);
-    desc.target = strcmp(o.command, "warm") == 0 ? KVL_TARGET_HOST : KVL_TARGET_REFERENCE;
+    desc.target = strcmp(o.command, "warm") == 0 ? o.target : KVL_TARGET_REFERENCE;
+    desc.arch = desc.target == KVL_TARGET_CUDA ? o.arch : NULL;
     desc.num_threads = 1;
     desc.cache_dir = o.dir;
     desc.compiler = o.compiler;
     desc.isa = o.isa;
     desc.log.call = say;
     const kvl_status status = kvl_context_create(&desc, &ctx);
-    result = status == KVL_OK ? run(ctx, &o) : failed(ctx, "no context", status);
+    if (status == KVL_NO_DRIVER)
+        result = failed(ctx, "--arch NAME makes kernels without a device", status);
+    else
+        result = status == KVL_OK ? run(ctx, &o) : failed(ctx, "no context", status);
     kvl_context_destroy(ctx);
     if (fflush(stdout) != 0 && result == 0) {
         perror("kvloom-cache: standard output");

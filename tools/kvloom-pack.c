@@ -2,8 +2,10 @@
 //
 //     kvloom-pack -o FILE --config "SPEC Q_HEADS KV_HEADS HEAD_DIM [HEAD_DIM_V]" ...
 //
-// Goes the library's own way, with nothing kept on disk: caches of the configurations are made, and
+// Goes the library's own way, with nothing kept on disk: the configurations' kernels are made, and
 // what generator and compiler were asked for and gave is noted.  Equal inputs give equal bytes.
+//
+// Exit status: 0 written; 1 a failure; 2 a wrong command line.
 
 #include <errno.h>
 #include <getopt.h>
@@ -11,6 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define KVLOOM_IMPLEMENTATION
 #include "kvloom.h"
@@ -42,7 +46,10 @@ static const char usage[] =
     "  --exact            host: kernels of contexts with `exact`\n"
     "  --no-texts         binaries alone: half the size, and other architectures are a miss\n"
     "  --threads N        compilers at a time (0: one a processor)\n"
-    "  --help             this text\n";
+    "  --help             this text\n"
+    "  --version          the version\n"
+    "Specs of calibrated caches need no calibration here: kernels do not depend on its numbers.\n"
+    "Exit status: 0, 1 after a failure, 2 for a wrong command line.\n";
 
 static int fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
 static int fail(const char* format, ...)
@@ -54,6 +61,18 @@ static int fail(const char* format, ...)
     fprintf(stderr, "\n");
     va_end(args);
     return 1;
+}
+
+static int wrong(const char* format, ...) __attribute__((format(printf, 1, 2)));
+static int wrong(const char* format, ...)
+{
+    va_list args;
+    fprintf(stderr, "kvloom-pack: ");
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fprintf(stderr, "; see --help\n");
+    return 2;
 }
 
 // WHAT WAS MADE
@@ -154,8 +173,8 @@ static int read_config(const char* text, char* spec, kvl_layer_desc* layer)
                          &layer->num_kv_heads, &layer->head_dim, &length, &layer->head_dim_v,
                          &length);
     if (n < 4 || text[length + (int)strspn(text + length, " \t\r\n")] != '\0')
-        return fail("configuration '%s': must be SPEC Q_HEADS KV_HEADS HEAD_DIM [HEAD_DIM_V]",
-                    text);
+        return wrong("configuration '%s': must be SPEC Q_HEADS KV_HEADS HEAD_DIM [HEAD_DIM_V]",
+                     text);
     layer->spec = spec;
     return 0;
 }
@@ -166,27 +185,32 @@ static void say(kvl_log_level level, const char* message, void* user)
     if (level != KVL_LOG_INFO) fprintf(stderr, "kvloom-pack: %s\n", message);
 }
 
-// Makes one configuration's kernels.  A cache for a device that is elsewhere is refused when they
-// are made.
-static int make_config(kvl_context* ctx, const options* o, const char* text)
+// Makes one configuration's kernels.
+static int make_config(kvl_context* ctx, const char* text)
 {
     char spec[384];
     kvl_layer_desc layer;
-    kvl_cache* cache = NULL;
+    kvl__layer made_layer;
     const int before = made.num_entries;
-    if (read_config(text, spec, &layer)) return 1;
-    const kvl_cache_desc desc = { .num_layers = 1, .layers = &layer };
-    const kvl_status status = kvl_cache_create(ctx, &desc, &cache);
-    kvl_cache_free(cache);
-    const bool elsewhere = o->target == KVL_TARGET_CUDA && status == KVL_NO_DRIVER;
-    if (status == KVL_OK || elsewhere) {
+    const int status = read_config(text, spec, &layer);
+    if (status) return status;
+    const kvl_status made_status = kvl__make_kernels(ctx, &layer, &made_layer);
+    if (made_status == KVL_OK) {
         fprintf(stderr, "%-8s %-40s %d programs\n",
                 made.num_entries > before ? made.entries[before].arch : "", text,
                 made.num_entries - before);
         return 0;
     }
-    if (status == KVL_COMPILE) fprintf(stderr, "%s\n", kvl_context_log(ctx));
+    if (made_status == KVL_COMPILE && kvl_context_log(ctx)[0])
+        fprintf(stderr, "%s\n", kvl_context_log(ctx));
     return fail("%s: %s", text, kvl_context_message(ctx));
+}
+
+// The kernel of kvl_merge, which every pack for a device has.
+static int make_merge(kvl_context* ctx)
+{
+    kvl__cu_function none;
+    return kvl__device_merge_kernel(ctx, &none) ? fail("%s", kvl_context_message(ctx)) : 0;
 }
 
 static int make_arch(const options* o, const char* arch)
@@ -207,7 +231,8 @@ static int make_arch(const options* o, const char* arch)
         ctx->programs->generate = note_generate;
         ctx->programs->compile = note_compile;
         for (int i = 0; i < o->num_configs && !status; ++i)
-            status = make_config(ctx, o, o->configs[i]);
+            status = make_config(ctx, o->configs[i]);
+        if (cuda && !status) status = make_merge(ctx);
     }
     kvl_context_destroy(ctx);
     return status;
@@ -315,11 +340,9 @@ static void write_table(FILE* out, const options* o)
     fprintf(out, ",\n    %d, %s_entries\n};\n", rows, o->name);
 }
 
-static int write_header(const options* o)
+static bool write_all(FILE* out, const options* o)
 {
     const char* slash = strrchr(o->out, '/');
-    FILE* out = fopen(o->out, "w");
-    if (!out) return fail("%s: %s", o->out, strerror(errno));
     fprintf(out, "// %s -- kernel pack %s of kvloom %s.  Generated by kvloom-pack:\n//\n",
             slash ? slash + 1 : o->out, o->name, KVLOOM_VERSION);
     for (int i = 0; i < o->num_configs; ++i) fprintf(out, "//     %s\n", o->configs[i]);
@@ -333,15 +356,63 @@ static int write_header(const options* o)
     }
     write_table(out, o);
     fprintf(out, "\n#endif\n");
-    const bool bad = ferror(out);
-    if (fclose(out) || bad) return fail("%s: %s", o->out, strerror(errno));
+    return ferror(out) == 0;
+}
+
+// Where the header is written first: one that was there stays until the new one is whole.  What is
+// no file is written as it is.
+static int part_path(const options* o, char* part)
+{
+    struct stat st;
+    const bool direct = stat(o->out, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
+    if (snprintf(part, KVL__PATH_BYTES, "%s%s", o->out, direct ? "" : ".part") >= KVL__PATH_BYTES)
+        return fail("-o: the path is too long");
     return 0;
+}
+
+static int not_written(const options* o)
+{
+    return fail("%s: cannot be written: %s", o->out, strerror(errno));
+}
+
+// Before the work: a path that cannot be written is known at once.
+static int check_path(const options* o)
+{
+    char part[KVL__PATH_BYTES];
+    struct stat st;
+    if (part_path(o, part)) return 1;
+    if (stat(o->out, &st) == 0 && S_ISDIR(st.st_mode)) {
+        errno = EISDIR;
+        return not_written(o);
+    }
+    if (strcmp(part, o->out) == 0) return 0;
+    FILE* out = fopen(part, "w");
+    if (!out) return not_written(o);
+    fclose(out);
+    unlink(part);
+    return 0;
+}
+
+static int write_header(const options* o)
+{
+    char part[KVL__PATH_BYTES];
+    if (part_path(o, part)) return 1;
+    FILE* out = fopen(part, "w");
+    if (!out) return not_written(o);
+    bool good = write_all(out, o);
+    good = fclose(out) == 0 && good;
+    const bool direct = strcmp(part, o->out) == 0;
+    if (good && !direct) good = rename(part, o->out) == 0;
+    if (good) return 0;
+    const int status = not_written(o);
+    if (!direct) unlink(part);
+    return status;
 }
 
 // OPTIONS
 
 enum { opt_config = 1, opt_list, opt_name, opt_target, opt_arch, opt_exact, opt_no_texts,
-       opt_threads, opt_help };
+       opt_threads, opt_help, opt_version };
 
 static const struct option long_options[] = {
     { "config", required_argument, NULL, opt_config },
@@ -353,16 +424,17 @@ static const struct option long_options[] = {
     { "no-texts", no_argument, NULL, opt_no_texts },
     { "threads", required_argument, NULL, opt_threads },
     { "help", no_argument, NULL, opt_help },
+    { "version", no_argument, NULL, opt_version },
     { NULL, 0, NULL, 0 } };
 
 static int add_config(options* o, const char* text)
 {
     const size_t first = strspn(text, " \t");
     if (text[first] == '\0' || text[first] == '#' || text[first] == '\n') return 0;
-    if (o->num_configs == max_configs) return fail("more than %d configurations", max_configs);
+    if (o->num_configs == max_configs) return wrong("more than %d configurations", max_configs);
     char* to = o->configs[o->num_configs];
-    if (strlen(text + first) >= config_bytes) return fail("--config: longer than %d letters",
-                                                          config_bytes - 1);
+    if (strlen(text + first) >= config_bytes)
+        return wrong("--config: longer than %d letters", config_bytes - 1);
     strcpy(to, text + first);
     to[strcspn(to, "#\r\n")] = '\0';
     ++o->num_configs;
@@ -385,8 +457,8 @@ static int add_archs(options* o, const char* list)
     o->num_archs = 0;
     while (*list) {
         const size_t n = strcspn(list, ",");
-        if (n == 0 || n >= sizeof o->archs[0]) return fail("--arch %s: not a list of names", list);
-        if (o->num_archs == max_archs) return fail("--arch: more than %d", max_archs);
+        if (n == 0 || n >= sizeof o->archs[0]) return wrong("--arch %s: not a list of names", list);
+        if (o->num_archs == max_archs) return wrong("--arch: more than %d", max_archs);
         snprintf(o->archs[o->num_archs++], sizeof o->archs[0], "%.*s", (int)n, list);
         list += n + (list[n] == ',');
     }
@@ -403,7 +475,7 @@ static int read_option(options* o, int c)
     case opt_name: o->name = optarg; return 0;
     case opt_target:
         if (strcmp(optarg, "host") != 0 && strcmp(optarg, "cuda") != 0)
-            return fail("--target %s: must be host or cuda", optarg);
+            return wrong("--target %s: must be host or cuda", optarg);
         o->target = optarg[0] == 'c' ? KVL_TARGET_CUDA : KVL_TARGET_HOST;
         return 0;
     case opt_arch: return add_archs(o, optarg);
@@ -412,7 +484,7 @@ static int read_option(options* o, int c)
     case opt_threads:
         o->threads = (int)strtol(optarg, &end, 10);
         if (end == optarg || *end || o->threads < 0 || o->threads > KVL__MAX_THREADS)
-            return fail("--threads %s: must be 0 to %d", optarg, KVL__MAX_THREADS);
+            return wrong("--threads %s: must be 0 to %d", optarg, KVL__MAX_THREADS);
         return 0;
     default: return 2;
     }
@@ -420,12 +492,13 @@ static int read_option(options* o, int c)
 
 static int check_options(options* o)
 {
-    if (!o->out) return fail("-o FILE is needed; --help tells more");
-    if (!o->num_configs) return fail("no --config: nothing to pack; --help tells more");
+    if (!o->out) return wrong("-o FILE is needed");
+    if (!o->name[0]) return wrong("--name: is empty");
+    if (!o->num_configs) return wrong("no --config: nothing to pack");
     for (const char* c = o->name; *c; ++c)
         if (!(*c == '_' || (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z')
               || (*c >= '0' && *c <= '9' && c > o->name)))
-            return fail("--name %s: must be a C name", o->name);
+            return wrong("--name %s: must be a C name", o->name);
     if (o->num_archs == 0 && o->target == KVL_TARGET_CUDA)
         add_archs(o, "sm_75,sm_80,sm_86,sm_89,sm_90,sm_100,sm_120,compute_75");
 #if defined(__x86_64__)
@@ -437,27 +510,34 @@ static int check_options(options* o)
 #endif
     for (int i = 0; i < o->num_archs && o->target == KVL_TARGET_HOST; ++i)
         if (!kvl__isa_find(o->archs[i]))
-            return fail("--arch %s: must be avx512, avx2, neon or portable", o->archs[i]);
+            return wrong("--arch %s: must be avx512, avx2, neon or portable", o->archs[i]);
     return 0;
 }
 
 int main(int argc, char** argv)
 {
     static options o;
-    int c, status = 0;
+    int c, status = 0, at = 1;
     opterr = 0;
     o.name = "kernel_pack";
     o.target = KVL_TARGET_HOST;
-    while (!status && (c = getopt_long(argc, argv, "o:h", long_options, NULL)) != -1) {
+    while (!status && (c = getopt_long(argc, argv, ":o:h", long_options, NULL)) != -1) {
         if (c == opt_help || c == 'h') {
             fputs(usage, stdout);
             return 0;
         }
-        status = c == '?' ? fail("%s: unknown, or it lacks its value; --help tells more",
-                                 argv[optind - 1]) : read_option(&o, c);
+        if (c == opt_version) {
+            puts("kvloom-pack " KVLOOM_VERSION);
+            return 0;
+        }
+        if (c == '?') status = wrong("%s: an unknown option", argv[at]);
+        else if (c == ':') status = wrong("%s: needs a value", argv[at]);
+        else status = read_option(&o, c);
+        at = optind;
     }
-    if (!status && optind < argc) status = fail("%s: what is this?", argv[optind]);
+    if (!status && optind < argc) status = wrong("%s: a word too many", argv[optind]);
     if (!status) status = check_options(&o);
+    if (!status) status = check_path(&o);
     for (int i = 0; i < o.num_archs && !status; ++i) status = make_arch(&o, o.archs[i]);
     if (status) return status;
     qsort(made.entries, (size_t)made.num_entries, sizeof made.entries[0], compare_entries);

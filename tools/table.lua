@@ -316,11 +316,39 @@ help("items   kBITS vBITS bBITS (both)   gSIZE kgSIZE vgSIZE   sink= recent= chu
 help("        rows=f16|bf16   STAGE=WORD for both, k.STAGE=WORD, v.STAGE=WORD")
 help("        bits=auto:MEAN chosen by calibration   SIZE of a preset that has sizes")
 help("")
-help("presets")
+
+-- Whether a side has a word whose arithmetic reads calibrated numbers.
+local function reads_tables(s)
+    for _, stage in ipairs(stages) do
+        local at = word_of({ path = "" }, stage, s[stage.name] or stage.default)
+        local part = words[stage.name][at + 1].part
+        if part and part.tables then return true end
+    end
+    return false
+end
+
+-- What a preset says where a spec does not: "k2,v2,g32,sink=4,recent=128".
+local function usual_items(codec)
+    local w, items = codec.windows or {}, {}
+    items[1] = ("k%d,v%d"):format(codec.key.bits, codec.value.bits)
+    local kg, vg = codec.key.group, codec.value.group
+    if kg or vg then
+        items[#items + 1] = kg == vg and ("g%s"):format(kg) or ("kg%s,vg%s"):format(kg, vg)
+    end
+    for _, name in ipairs { "sink", "recent", "chunk", "page" } do
+        if w[name] then items[#items + 1] = ("%s=%d"):format(name, w[name]) end
+    end
+    local needs = reads_tables(codec.key) or reads_tables(codec.value)
+    return table.concat(items, ",") .. (needs and "; needs a calibration" or "")
+end
+
+help("presets   below each: its bits, groups (head: head_dim) and windows, where a spec says none")
 for _, codec in ipairs(codecs) do
     help("  %-12s %s%s", codec.name, codec.text, codec.source and " (" .. codec.source .. ")" or "")
+    help("  %-12s %s", "", usual_items(codec))
     for _, one in ipairs(codec.sizes or {}) do
-        help("  %-12s = %s:%s", codec.name .. ":" .. one[1], codec.name, one[2])
+        help("  %-12s = %s:%s; needs a calibration", codec.name .. ":" .. one[1], codec.name,
+             one[2])
     end
 end
 help("")

@@ -73,9 +73,13 @@ static int take_apart(const char* whole, int num_layers, cache_arg* arg, const s
         if (*at != ':') {
             return fail(report, "cache '%s': layers must be N:SPEC or N-M:SPEC", whole);
         }
-        if (arg->first > arg->last || arg->last >= num_layers) {
-            return fail(report, "cache '%s': layers %d to %d: the model has layers 0 to %d", whole,
-                        arg->first, arg->last, num_layers - 1);
+        if (arg->first > arg->last) {
+            return fail(report, "cache '%s': layers %d-%d: the first must not be after the last",
+                        whole, arg->first, arg->last);
+        }
+        if (arg->last >= num_layers) {
+            return fail(report, "cache '%s': layer %d: the model has layers 0 to %d", whole,
+                        arg->last, num_layers - 1);
         }
         at++;
     }

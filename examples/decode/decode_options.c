@@ -97,7 +97,8 @@ static const char* const help[] = {
     "                           is left of them at run time, W_V and W_O are held as floats\n"
     "      --calibrate-on-prompt[=N]  instead of a file: by the prompt's first N tokens (512)\n"
     "      --list-caches        prints what specs are made of\n"
-    "      --target NAME        auto, reference, host or cuda (auto)\n"
+    "      --target NAME        auto, reference, host or cuda (auto: cuda where a device can\n"
+    "                           serve, else the host)\n"
     "      --json FILE          writes the text and the statistics\n"
     "      --follow FILE        instead of choosing tokens, takes those of a run with FILE\n"
     "                           (--json); says how often its best token is the same\n"
@@ -105,7 +106,8 @@ static const char* const help[] = {
     "      --load FILE          goes on with a saved session: with -p, -f or -i, or where its\n"
     "                           text ended. A chat stays a chat\n"
     "      --prompt-cache FILE  begins with the rows of the tokens that prompt and FILE have in\n"
-    "                           common; writes FILE after a prompt that has more than it\n"
+    "                           common; writes FILE after a prompt that has more than it.\n"
+    "                           One of another prompt that has as much stays\n"
     "      --recode             takes files of another --cache too, by way of full rows\n"
     "                           A file of another model is refused in any case\n"
     "      --verbose            describes the cache, and prints log messages\n"
@@ -172,7 +174,9 @@ static int read_option(int option, char* text, decode_options* out)
         if (text == NULL) { break; }
         return option_whole(program, "--calibrate-on-prompt", text, 1, 1 << 24,
                             &out->calibrate_rows);
-    case OPTION_TARGET: return option_target(program, text, &out->target, &out->target_name);
+    case OPTION_TARGET:
+        out->target_given = true;
+        return option_target(program, text, &out->target, &out->target_name);
     case OPTION_JSON: out->json_path = text; break;
     case OPTION_FOLLOW: out->follow_path = text; break;
     case OPTION_LOAD: out->load_path = text; break;

@@ -22,6 +22,7 @@ typedef struct decode_options {
     int64_t calibrate_rows;   // of the prompt, to calibrate on; 0: not on the prompt
     const char** cache_args;  // [num_cache_args]
     int num_cache_args;
+    bool target_given;     // --target was on the command line
     kvl_target target;
     const char* target_name;
     const char* json_path;    // NULL: none

@@ -49,6 +49,7 @@ typedef struct decoder {
     conversation talk;
     bool chat;             // --chat, or what was loaded is one
     bool has_logits;       // logits are those of the session's last row
+    bool keeps_cache;      // the prompt cache has more of another prompt than this one's
     bool cut_short;        // Ctrl-C has ended a prompt: the conversation says more than was run
     text_stream text;
     id_list run;           // a row of the session each
@@ -157,7 +158,7 @@ static int fold(decoder* d, cache_specs* specs, const kvl_calibration* calibrati
     return model_fold(d->m, &desc, d->message, sizeof d->message);
 }
 
-// ids [count]: of the prompt, with --calibrate-on-prompt.
+// ids [count]: of the prompt, with --calibrate-on-prompt. Returns 0, or 1 with d->message.
 static int open_session(decoder* d, const int32_t* ids, int64_t count)
 {
     const decode_options* o = &d->options;
@@ -166,7 +167,7 @@ static int open_session(decoder* d, const int32_t* ids, int64_t count)
     cache_specs specs;
     if (cache_specs_create(o->cache_args, o->num_cache_args, g->num_layers, &specs, d->message,
                            sizeof d->message) != 0) {
-        return fail(d->message);
+        return 1;
     }
     int failed = 0;
     if (o->calibration != NULL) {
@@ -188,7 +189,47 @@ static int open_session(decoder* d, const int32_t* ids, int64_t count)
     }
     kvl_calibration_free(calibration);
     cache_specs_free(&specs);
-    return failed ? fail(d->message) : 0;
+    return failed != 0;
+}
+
+// The context, and the session where the prompt is not needed for it. Returns 0, or 1 with
+// d->message; *status is what the context's creation came to.
+static int open_target(decoder* d, kvl_target target, kvl_status* status)
+{
+    kvl_context_desc desc = { .target = target, .num_threads = d->options.num_threads };
+    desc.log.call = on_log;
+    desc.log.user = d;
+    *status = kvl_context_create(&desc, &d->ctx);
+    if (*status != KVL_OK) {
+        snprintf(d->message, sizeof d->message, "%s",
+                 d->ctx != NULL ? kvl_context_message(d->ctx) : "out of memory");
+        return 1;
+    }
+    return d->options.calibrate_rows == 0 ? open_session(d, NULL, 0) : 0;
+}
+
+// auto is a device where one can serve, else the host. Why not is said once: that there is no
+// device at all only to who asks.
+static int open_auto(decoder* d)
+{
+    kvl_status status = KVL_OK;
+    const decode_options* o = &d->options;
+    if (open_target(d, KVL_TARGET_CUDA, &status) == 0) { return 0; }
+    if (status != KVL_NO_DRIVER || o->target_given || o->verbose) {
+        fprintf(stderr, "decode: target auto: the host is used: %s\n", d->message);
+    }
+    kvl_context_destroy(d->ctx);
+    d->ctx = NULL;
+    return open_target(d, KVL_TARGET_AUTO, &status);
+}
+
+static int open_context(decoder* d)
+{
+    kvl_status status = KVL_OK;
+    const decode_options* o = &d->options;
+    // A model is calibrated on, or folded, once.
+    const bool is_auto = o->target == KVL_TARGET_AUTO && o->calibrate_rows == 0 && !o->fold;
+    return is_auto ? open_auto(d) : open_target(d, o->target, &status);
 }
 
 static int describe(decoder* d)
@@ -220,14 +261,23 @@ static int open_json(decoder* d)
     return 0;
 }
 
+// Files that are written at the end: a path that does not serve is known before the work.
+static int check_paths(decoder* d)
+{
+    const char* const paths[] = { d->options.save_path, d->options.prompt_cache };
+    for (int i = 0; i < 2; i++) {
+        if (paths[i] != NULL &&
+            saved_session_check_path(paths[i], d->message, sizeof d->message) != 0) {
+            return fail(d->message);
+        }
+    }
+    return open_json(d);
+}
+
 static int set_up(decoder* d)
 {
     const decode_options* o = &d->options;
-    kvl_context_desc desc = { .target = o->target, .num_threads = o->num_threads };
-    desc.log.call = on_log;
-    desc.log.user = d;
-    // Opened first: a path that cannot be written is known before the work, not after it.
-    if (open_json(d) != 0) { return 1; }
+    if (check_paths(d) != 0) { return 1; }
     if (model_open(o->model, NULL, &d->m, d->message, sizeof d->message) != 0) {
         return fail(d->message);
     }
@@ -235,14 +285,12 @@ static int set_up(decoder* d)
     if (o->chat && chat_detect(model_file(d->m), &d->talk.chat, d->message, sizeof d->message)) {
         return fail(d->message);
     }
-    if (kvl_context_create(&desc, &d->ctx) != KVL_OK) {
-        return fail(d->ctx != NULL ? kvl_context_message(d->ctx) : "out of memory");
-    }
-    if (o->calibrate_rows == 0 && open_session(d, NULL, 0) != 0) { return 1; }
+    if (open_context(d) != 0) { return fail(d->message); }
     const int64_t trained_len = model_get_geometry(d->m)->context_len;
     if (o->context_len > trained_len) {
-        fprintf(stderr, "decode: -c %lld is more than the %lld tokens that the model was trained "
-                "for\n", (long long)o->context_len, (long long)trained_len);
+        fprintf(stderr, "decode: -c %lld: the model was trained for %lld tokens: what it writes "
+                "beyond them is likely to be of no use\n", (long long)o->context_len,
+                (long long)trained_len);
     }
     const int vocab_size = model_get_geometry(d->m)->vocab_size;
     d->picker = sampler_create(&o->sampling, vocab_size);
@@ -383,6 +431,7 @@ static int take_prefix(decoder* d, const int32_t* ids, int64_t count, int64_t* t
     if (failed) { return 1; }
     const int64_t saved = d->run.count;
     while (*taken < count && *taken < saved && d->run.ids[*taken] == ids[*taken]) { ++*taken; }
+    d->keeps_cache = *taken < saved && saved >= count;
     if (*taken == count && !(saved == count && d->has_logits)) { --*taken; }
     d->run.count = *taken;
     d->has_logits = d->has_logits && *taken == saved;
@@ -398,6 +447,10 @@ static int take_prefix(decoder* d, const int32_t* ids, int64_t count, int64_t* t
     fprintf(stderr, "decode: %s: %lld of its %lld tokens begin the prompt of %lld%s\n", path,
             (long long)*taken, (long long)saved, (long long)count,
             exact ? "" : "; rows stay quantized that without it would be in 16 bits for longer");
+    if (d->keeps_cache) {
+        fprintf(stderr, "decode: %s: stays as it is: it has %lld tokens of another prompt\n", path,
+                (long long)saved);
+    }
     return 0;
 }
 
@@ -437,15 +490,18 @@ static int run_prompt(decoder* d, const char* text, size_t bytes, bool* stopped)
         free(ids);
         return fail("the prompt is empty, and the model has no token to begin with");
     }
-    if (d->session == NULL && (open_session(d, ids, (int64_t)count) != 0 ||
-                               (d->options.verbose && describe(d) != 0))) {
-        free(ids);
-        return 1;
+    if (d->session == NULL) {
+        int failed = open_session(d, ids, (int64_t)count) != 0 ? fail(d->message) : 0;
+        if (!failed && d->options.verbose) { failed = describe(d); }
+        if (failed) {
+            free(ids);
+            return 1;
+        }
     }
     int status = cached != NULL ? take_prefix(d, ids, (int64_t)count, &taken) : 0;
     if (status == 0) { status = run_ids(d, ids + taken, (int64_t)count - taken, stopped); }
     free(ids);
-    if (status == 0 && cached != NULL && !*stopped && taken < (int64_t)count) {
+    if (status == 0 && cached != NULL && !*stopped && taken < (int64_t)count && !d->keeps_cache) {
         return save_session(d, cached, NULL);
     }
     return status;

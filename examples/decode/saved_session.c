@@ -13,11 +13,14 @@
 
 #include "saved_session.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static const char magic[9] = "decode1\n";
 
@@ -274,4 +277,29 @@ int saved_session_take_rows(const char* path, model_session* s, bool recode, cha
     }
     kvl_loaded_free(ctx, seqs, num_seqs);
     return status;
+}
+
+int saved_session_check_path(const char* path, char* message, size_t message_bytes)
+{
+    const report r = { message, message_bytes, path };
+    char start[8] = "", folder[4096];
+    struct stat st;
+    if (stat(path, &st) == 0) {
+        if (S_ISDIR(st.st_mode)) { return fail(&r, "cannot be written: it is a folder"); }
+        FILE* file = S_ISREG(st.st_mode) ? fopen(path, "rb") : NULL;
+        const size_t bytes = file != NULL ? fread(start, 1, sizeof start, file) : 0;
+        if (file != NULL) { fclose(file); }
+        if (bytes > 0 && memcmp(start, "kvlseqs\n", sizeof start) != 0) {
+            return fail(&r, "is there and no file of saved sequences: it is not replaced");
+        }
+    }
+    const char* slash = strrchr(path, '/');
+    const size_t length = slash != NULL ? (size_t)(slash - path) : 0;
+    if (path[0] == 0) { return fail(&r, "cannot be written: the path is empty"); }
+    if (length >= sizeof folder) { return fail(&r, "cannot be written: the path is too long"); }
+    memcpy(folder, path, length);
+    folder[length] = 0;
+    const char* where = slash == NULL ? "." : length == 0 ? "/" : folder;
+    return access(where, W_OK | X_OK) == 0
+        ? 0 : fail(&r, "cannot be written: %s: %s", where, strerror(errno));
 }

@@ -40,4 +40,8 @@ int saved_session_read(const char* path, model_session* s, saved_session_reading
 int saved_session_take_rows(const char* path, model_session* s, bool recode, char* message,
                             size_t message_bytes);
 
+// Whether a session can be written to path: to be asked before the work that it is to hold.
+// Returns 0, or another value with one line in message.
+int saved_session_check_path(const char* path, char* message, size_t message_bytes);
+
 #endif
