@@ -246,7 +246,10 @@ local function add_bases(d, c, parts, config)
     d.shift = not d.by_position and parts.shift or nil
     d.tables, d.record_floats = derive_tables(c, parts)
     d.is_plain = not d.shift and not parts.transform      -- rows are stored as they come
-    d.turns = d.piece > 0 or d.dense ~= false                 -- queries have a copy of their own
+    -- Queries have one copy of their own: the one in the basis of all rows.
+    d.turns = d.piece > 0 or d.dense ~= false or d.base ~= false or c.choose == "fixed"
+    -- Channels of an output: what is in another basis is turned whole.
+    d.outputs = d.in_keys and not d.turns and config.value_dim or c.head_dim
     -- Whether a row in its basis may have values that a sum of 256 must not meet.
     local rotates = parts.transform or parts.choose
     d.clamps = d.shift ~= nil or rotates ~= nil and config.rows == "bf16"
@@ -274,6 +277,27 @@ local function add_bases(d, c, parts, config)
     end
 end
 
+local shared_bytes = 48 * 1024                      -- what a CTA has on every device
+
+-- What rounding with feedback keeps in shared memory on a device: `room` rows as columns, with
+-- their errors where there is room for them; else errors are computed from codes.
+local function add_columns(d, side, config)
+    local c = config[side]
+    local along, dim = c.axis == "per_channel", c.head_dim
+    d.room = along and c.group_size or 16
+    local function most(a, b) return a > b and a or b end
+    d.column_floats = most(dim * (d.room + 1), 16 * (dim + 1))
+    d.tile_floats = most(8 * (dim + 1), dim * d.room // 4 + 1)
+    local grids = along and 2 * dim + 3 * d.room or 3 * dim // c.group_size * d.room
+    local bytes = 4 * (d.column_floats + d.tile_floats + grids) + 2 * dim
+    d.keeps_errors = bytes + 4 * d.column_floats <= shared_bytes
+    if config.target == "cuda" and bytes > shared_bytes then
+        refuse("%s.round = %s%d: %d rows of %d channels take %d bytes of shared memory, and a "
+               .. "device has %d", side, c.round, c.round_number, d.room, dim, bytes, shared_bytes)
+    end
+end
+
+-- Raises a refusal unless a target has kernels for the parts.
 local function check_target(side, config, parts)
     for _, stage in ipairs(config.target == "cuda" and stages or {}) do
         local part = parts[stage.name]
@@ -305,7 +329,7 @@ function codec.derive(side, config, parts, isa)
     local fold = choose_fold(raw, along_lanes, c.group_size)
     local d = {
         side = side, title = in_keys and "values in the keys" or is_key and "keys" or "values",
-        is_key = is_key, raw = raw or "none",
+        is_key = is_key, in_keys = in_keys, raw = raw or "none",
         bits = c.bits, head_dim = c.head_dim,
         code_max = (1 << c.bits) - 1,
         zero_point = parts.levels.is_centered and 1 << c.bits - 1 or 0,
@@ -331,6 +355,7 @@ function codec.derive(side, config, parts, isa)
     }
     d.work = ({ int = "dots", tile = "tile", float = "folded" })[d.math]   -- a type
     add_bases(d, c, parts, config)
+    if d.feedback then add_columns(d, side, config) end
     for i = 0, 15 do d.code[i + 1] = code_expr(planes, i) end
     for k = 0, 7 do d.pair[k + 1] = pair_expr(planes, k) end
     d.lane_numbers = number_list(isa.lanes)

@@ -3,11 +3,12 @@
 --     name         of the file without .cu; of the kernel too, or what follows k_ and v_
 --     by_side      there is a k_ and a v_ kernel
 --     codec        reads or writes pages
+--     writes       a side that is in the other has none
 --     transform    changes bases
 
 return {
     { name = "append_rows" },
-    { name = "encode_rows", by_side = true, codec = true, transform = true },
+    { name = "encode_rows", by_side = true, codec = true, transform = true, writes = true },
     { name = "advance_rows" },
     { name = "prepare_query", transform = true },
     { name = "attend_splits", codec = true },

@@ -9,6 +9,7 @@
 --     isa          of target host: avx512, avx2, neon or portable
 --     num_heads    query heads that share a KV head
 --     num_stored   2, or 1: a value is a part of its key, by the keys' codec
+--     value_dim    of target cuda, with num_stored 1: the channels of that part
 --     page_size    tokens of a page
 --     rows         f16 or bf16: the type of rows outside pages
 --     math         int8: integer dot products where the shape allows (the default); f32: floats
@@ -95,12 +96,14 @@ end
 -- embedded text of a file, or nil.
 return function(config, text_of)
     local folder, isa, kernel = choose_target(config)
-    local plans, sides = plan.attend(config, isa), {}
+    plan.check(config)
+    local sides = {}
     for i, side in ipairs { "k", "v" } do
         sides[i] = codec.derive(side, config, load_parts(side, config[side], text_of), isa)
     end
     local env = {
-        config = config, isa = isa, sides = sides, plan = plans, kernel = kernel or "none",
+        config = config, isa = isa, sides = sides,
+        plan = plan.attend(config, isa, sides[1].copies), kernel = kernel or "none",
         ipairs = ipairs, f32 = template.f32, repeated = repeated, butterfly = butterfly,
         dense_rows = 8, even_numbers = even_numbers(2 * isa.lanes), sqrt = math.sqrt,
     }

@@ -4,7 +4,8 @@ local refuse = require "refuse"
 
 local plan = {}
 
-local function check_shape(config)
+-- Raises a refusal unless some structure serves the shape.
+function plan.check(config)
     if config.num_heads < 1 or config.num_heads > 16 then
         refuse("num_heads = %d: must be 1 to 16", config.num_heads)
     end
@@ -73,11 +74,27 @@ local function divide_page(page_size)
     return rows
 end
 
+-- Whether a CTA keeps all copies of its queries in shared memory, beside a strip's scores.
+local function shares_queries(config, copies)
+    local floats = config.num_heads * (copies * config.k.head_dim + 128 + 8) + 128
+    return 4 * floats <= 48 * 1024
+end
+
+-- The heads that one pass over a key serves: of queries in other memory few, for their registers.
+local function score_heads(config, copies)
+    local most = config.num_heads
+    if not shares_queries(config, copies) then
+        most = most < 4 and most or 4
+        while config.num_heads % most ~= 0 do most = most - 1 end
+    end
+    return most
+end
+
 -- Returns head_tiles, lists of the heads that share one pass over a cell, and dot_tiles; how many
 -- rows of a window or a page are scored before their values are added, and how windows are tiled;
 -- the room for 16-bit weights, whole vectors.
-function plan.attend(config, isa)
-    check_shape(config)
+-- copies: of a query, in the bases that keys may be in.
+function plan.attend(config, isa, copies)
     local strip_rows, two = divide_page(config.page_size), 2 * isa.lanes
     return {
         head_tiles  = split_heads(config.num_heads, isa.head_tile),
@@ -85,6 +102,8 @@ function plan.attend(config, isa)
         window_rows = 64,              -- the rows are still in the first cache
         window_scores  = { tiles = split_heads(config.num_heads, isa.sums // 4) },
         window_outputs = split_outputs(config.num_heads, config.v.head_dim // isa.lanes, isa.sums),
+        shares_queries = shares_queries(config, copies),
+        score_heads = score_heads(config, copies),
         strip_rows  = strip_rows,
         strip_words = (strip_rows + two - 1) // two * two,
         score_error = 5e-4,            -- a root mean square that needs no second list of weights

@@ -36,6 +36,12 @@ static __attribute__((unused)) const kvl__kernel_name kvl__kernel_names[] = {
 
 enum { KVL__NUM_KERNELS = (int)(sizeof kvl__kernel_names / sizeof kvl__kernel_names[0]) };
 
+// Values that are in the keys are not written.
+KVL__FN int kvl__needs_kernel(const kvl__layer* l, const kvl__kernel_name* name)
+{
+    return l->config.num_stored == 2 || name->at != KVL__KERNEL_AT(encode_rows[1]);
+}
+
 // The kernels of a layer.  The layer is unchanged after a failure.
 KVL__FN kvl_status kvl__device_layer_kernels(kvl_context* ctx, kvl__layer* l)
 {
@@ -43,20 +49,24 @@ KVL__FN kvl_status kvl__device_layer_kernels(kvl_context* ctx, kvl__layer* l)
     const size_t bytes = KVL__NUM_KERNELS * sizeof(kvl__config_text);
     kvl__config_text* texts = (kvl__config_text*)kvl__alloc(ctx, bytes);
     KVL__REQUIRE(ctx, texts, KVL_NO_MEMORY, "%zu bytes for configurations", bytes);
+    int num = 0;
     memset(requests, 0, sizeof requests);
     for (int i = 0; i < KVL__NUM_KERNELS; ++i) {
-        kvl__config_to_text(ctx, &l->config, kvl__kernel_names[i].program, &texts[i]);
-        requests[i].name = texts[i].name;
-        requests[i].entry = kvl__kernel_names[i].name;
-        requests[i].fields = texts[i].fields;
-        requests[i].num_fields = texts[i].num_fields;
+        if (!kvl__needs_kernel(l, &kvl__kernel_names[i])) continue;
+        kvl__config_to_text(ctx, &l->config, kvl__kernel_names[i].program, &texts[num]);
+        requests[num].name = texts[num].name;
+        requests[num].entry = kvl__kernel_names[i].name;
+        requests[num].fields = texts[num].fields;
+        requests[num].num_fields = texts[num].num_fields;
+        ++num;
     }
-    const kvl_status status = kvl__kernels_get(ctx, requests, KVL__NUM_KERNELS);
+    const kvl_status status = kvl__kernels_get(ctx, requests, num);
     kvl__free(ctx, texts, bytes);
     if (status != KVL_OK) return status;
-    for (int i = 0; i < KVL__NUM_KERNELS; ++i)
-        memcpy((char*)&l->kernels + kvl__kernel_names[i].at, &requests[i].function,
-               sizeof requests[i].function);
+    for (int i = 0, at = 0; i < KVL__NUM_KERNELS; ++i)
+        if (kvl__needs_kernel(l, &kvl__kernel_names[i]))
+            memcpy((char*)&l->kernels + kvl__kernel_names[i].at, &requests[at++].function,
+                   sizeof requests[0].function);
     l->generated = 1;
     l->from = requests[0].where;
     return KVL_OK;
@@ -203,7 +213,7 @@ KVL__FN int64_t kvl__plan_append(const kvl__append_job* job, int first, int num,
         a->items[i].seq = from->s->record;
         a->items[i].first_row = (int32_t)(from->first_row + done);
         a->items[i].num_rows = (int32_t)rows;
-        for (int side = 0; side < 2 && to.quantized > now[i].quantized; ++side) {
+        for (int side = 0; side < c->num_stored && to.quantized > now[i].quantized; ++side) {
             const int64_t unit = kvl__cta_rows(&c->side[side]);
             units[side] = kvl__max_i64(units[side], (to.quantized - 1) / unit -
                                                     now[i].quantized / unit + 1);
@@ -255,7 +265,8 @@ KVL__FN kvl_status kvl__device_capture_append(kvl__append_job* job, int64_t num_
                  "the stream is being captured: call kvl_prepare before");
     KVL__REQUIRE(ctx, max_rows <= room, KVL_UNSUPPORTED, "num_rows: %lld rows of one sequence in a "
                  "captured append: at most %lld", (long long)max_rows, (long long)room);
-    for (int side = 0; side < 2; ++side) {
+    units[1] = 0;
+    for (int side = 0; side < c->num_stored; ++side) {
         const int64_t due = (max_rows + c->chunk_len - 1) / c->chunk_len * c->chunk_len;
         units[side] = due / kvl__cta_rows(&c->side[side]) + 2;        // it may begin inside one
     }
@@ -285,11 +296,17 @@ KVL__FN int64_t kvl__device_splits(const kvl__config* c, int64_t pages)
     return (pages + each - 1) / each;
 }
 
+// A query's copies: plain, and in each basis that keys may be in.
+KVL__FN int64_t kvl__query_floats(const kvl__codec* c)
+{
+    return kvl__max_i64(2, kvl__query_copies(c)) * c->head_dim;
+}
+
 // Bytes of workspace that query rows of a layer take.
 KVL__FN uint64_t kvl__device_wave_bytes(const kvl__layer* l, int64_t num_queries, int64_t parts)
 {
     const int64_t q_heads = (int64_t)l->config.num_heads * l->config.num_kv_heads;
-    const int64_t floats = 1 + 2 * l->config.side[0].head_dim +
+    const int64_t floats = 1 + kvl__query_floats(&l->config.side[0]) +
                            parts * (l->config.side[1].head_dim + 1);
     return 4u * (uint64_t)(num_queries * q_heads * floats);
 }
@@ -320,7 +337,8 @@ KVL__FN void kvl__device_attend_args(const kvl__attend_job* job, int64_t parts,
     a->q = kvl__device_rows_of(&job->q);
     a->o = kvl__device_rows_of(&job->o);
     a->lse = (uintptr_t)job->lse;
-    a->query_floats = 2 * c->side[0].head_dim;
+    a->query_floats = (int32_t)kvl__query_floats(&c->side[0]);
+    a->value_dim = c->value_dim;
     a->prepared = cache->device.workspace;
     a->o_part = a->prepared + 4u * (uint64_t)(rows * a->query_floats);
     a->lse_part = a->o_part + 4u * (uint64_t)(rows * parts * c->side[1].head_dim);
@@ -411,17 +429,18 @@ KVL__FN void kvl__device_attend_add(kvl__attend_job* job, const kvl__query* aske
 
 // READING BACK
 
-KVL__FN void kvl__device_restore_args(const kvl__layer* l, const kvl__seq_layer* s, int64_t first,
-                                      kvl__device_restore* a)
+KVL__FN void kvl__device_restore_args(const kvl__layer* l, const kvl__seq_layer* s, int side,
+                                      int64_t first, kvl__device_restore* a)
 {
     memset(a, 0, sizeof *a);
     a->windows = kvl__device_windows_of(l);
     a->seq = s->record;
     a->only_head = -1;
+    a->row_dim = side ? l->config.value_dim : l->config.side[0].head_dim;
     a->first = first;
-    for (int side = 0; side < 2; ++side) {
-        a->tables[side] = l->device_tables[side];
-        a->table_floats[side] = (int32_t)l->record_floats[side];
+    for (int i = 0; i < 2; ++i) {
+        a->tables[i] = l->device_tables[i];
+        a->table_floats[i] = (int32_t)l->record_floats[i];
     }
 }
 
@@ -443,7 +462,7 @@ KVL__FN kvl_status kvl__launch_restore(kvl_cache* cache, const kvl__layer* l, in
 KVL__FN kvl_status kvl__device_restore_side(kvl_cache* cache, const kvl__restore_job* job)
 {
     kvl__device_restore a;
-    kvl__device_restore_args(job->l, job->s, job->first, &a);
+    kvl__device_restore_args(job->l, job->s, job->side, job->first, &a);
     a.rows = kvl__device_rows_of(&job->out);
     return kvl__launch_restore(cache, job->l, job->side, job->num, &a);
 }
@@ -452,16 +471,16 @@ KVL__FN kvl_status kvl__device_restore_side(kvl_cache* cache, const kvl__restore
 KVL__FN void kvl__device_restore_tail(kvl_cache* cache, const kvl__layer* l,
                                       const kvl__seq_layer* s, int64_t row, int64_t num)
 {
-    const int64_t dk = l->config.side[0].head_dim, dv = l->config.side[1].head_dim;
+    const int64_t dk = l->config.side[0].head_dim, dv = kvl__stored_dims(&l->config) - dk;
     const int64_t ring_rows = l->keep_rows + l->tail_rows;
-    for (int side = 0; side < 2; ++side) {
+    for (int side = 0; side < l->config.num_stored; ++side) {
         const int64_t dim = side ? dv : dk;
         for (int64_t done = 0; done < num;) {
             const int64_t slot = (row + done) % ring_rows;
             const int64_t count = kvl__min_i64(num - done, ring_rows - slot);
             const int64_t at = (side ? ring_rows * dk : 0) + l->sink_rows * (dk + dv) + slot * dim;
             kvl__device_restore a;
-            kvl__device_restore_args(l, s, l->config.sink_len + row + done, &a);
+            kvl__device_restore_args(l, s, side, l->config.sink_len + row + done, &a);
             a.rows.data = (uintptr_t)s->window + 2u * (uint64_t)at;
             a.rows.row_stride = dim;
             a.rows.head_stride = (l->sink_rows + ring_rows) * (dk + dv);
@@ -486,14 +505,18 @@ KVL__FN kvl_status kvl__device_read_codes(kvl_cache* cache, const kvl__restore_j
     uint64_t memory;
     kvl__device_restore a;
     if (job->num == 0) return KVL_OK;
-    KVL__TRY(kvl__device_take(ctx, stream, offsets_at + grid_bytes + 256, &memory));
-    kvl__device_restore_args(job->l, job->s, job->l->config.sink_len + job->first, &a);
+    const uint64_t choice_bytes = 4u * (uint64_t)out->num_choices;
+    const uint64_t choices_at = offsets_at + ((grid_bytes + 255) & ~(uint64_t)255);
+    const uint64_t all = choices_at + choice_bytes + 256;
+    KVL__TRY(kvl__device_take(ctx, stream, all, &memory));
+    kvl__device_restore_args(job->l, job->s, job->side, job->l->config.sink_len + job->first, &a);
     a.only_head = head;
     a.codes = memory;
     if (grid_bytes) {
         a.scales = memory + scales_at;
         a.offsets = memory + offsets_at;
     }
+    if (choice_bytes) a.choices = memory + choices_at;
     kvl_status status = kvl__launch_restore(cache, job->l, job->side, job->num, &a);
     if (status == KVL_OK && out->codes)
         status = kvl__device_download(ctx, stream, out->codes, a.codes, code_bytes);
@@ -501,7 +524,9 @@ KVL__FN kvl_status kvl__device_read_codes(kvl_cache* cache, const kvl__restore_j
         status = kvl__device_download(ctx, stream, out->scales, a.scales, grid_bytes);
     if (status == KVL_OK && out->offsets && grid_bytes)
         status = kvl__device_download(ctx, stream, out->offsets, a.offsets, grid_bytes);
-    kvl__device_give(ctx, stream, memory, offsets_at + grid_bytes + 256);
+    if (status == KVL_OK && out->choices && choice_bytes)
+        status = kvl__device_download(ctx, stream, out->choices, a.choices, choice_bytes);
+    kvl__device_give(ctx, stream, memory, all);
     return status;
 }
 
@@ -510,7 +535,8 @@ KVL__FN kvl_status kvl__device_read_codes(kvl_cache* cache, const kvl__restore_j
 // Bytes of the calibrated records of a layer on the device.
 KVL__FN uint64_t kvl__device_records_bytes(const kvl__layer* l)
 {
-    return 4u * (uint64_t)((l->record_floats[0] + l->record_floats[1]) * l->config.num_kv_heads);
+    const int64_t values = l->config.num_stored == 2 ? l->record_floats[1] : 0;
+    return 4u * (uint64_t)((l->record_floats[0] + values) * l->config.num_kv_heads);
 }
 
 KVL__FN kvl_status kvl__device_records(kvl_cache* cache, kvl__layer* l)
@@ -520,13 +546,14 @@ KVL__FN kvl_status kvl__device_records(kvl_cache* cache, kvl__layer* l)
     uint64_t at = kvl__cache_take_device(cache, bytes);
     if (!at) return KVL_NO_MEMORY;
     l->device_records = at;
-    for (int side = 0; side < 2; ++side) {
+    for (int side = 0; side < l->config.num_stored; ++side) {
         const uint64_t part = 4u * (uint64_t)(l->record_floats[side] * l->config.num_kv_heads);
         l->device_tables[side] = at;
         if (part) KVL__TRY(kvl__device_upload(cache->ctx, cache->device.stream, at,
                                               l->tables[side], part));
         at += part;
     }
+    if (l->config.num_stored == 1) l->device_tables[1] = l->device_tables[0];
     return KVL_OK;
 }
 

@@ -29,7 +29,7 @@
 #endif
 
 enum {
-    KVL__DEVICE_ABI = 1,
+    KVL__DEVICE_ABI = 2,
     KVL__CTA_THREADS = 128,
     KVL__BATCH = 64                // sequences or query rows of one launch
 };
@@ -100,7 +100,8 @@ typedef struct kvl__device_attend {
     float               softmax_scale, soft_cap;
     int32_t             window_len, split_rows, max_splits, parts;
     int32_t             num_queries;
-    int32_t             query_floats;      // copies of a query [., head_dim_k]: plain, basis
+    int32_t             query_floats;      // copies of a query [., head_dim_k]: plain, in bases
+    int32_t             value_dim, pad;    // channels of an output, the first ones of a value
     kvl__device_query   queries[KVL__BATCH];
 } kvl__device_attend;
 
@@ -112,9 +113,11 @@ typedef struct kvl__device_restore {
     uint64_t            seq;
     uint64_t            tables[2];
     int32_t             table_floats[2];
-    int32_t             only_head, pad;    // only_head < 0: all of grid y
+    int32_t             only_head;         // < 0: all of grid y
+    int32_t             row_dim;           // channels of `rows`, the first ones
     int64_t             first;
     uint64_t            codes, scales, offsets;     // uint16_t*, float*, float*; 0: not asked
+    uint64_t            choices;           // uint32_t* [units of the rows], or 0
 } kvl__device_restore;
 
 // As kvl_merge_desc: float arrays of rows [num_rows, head_dim] and [num_rows].

@@ -10,7 +10,7 @@
 
 // CREATION
 
-enum { KVL__CONFIG_FIELDS = 6 + 2 * (3 + 2 * KVL__NUM_STAGES) };
+enum { KVL__CONFIG_FIELDS = 7 + 2 * (3 + 2 * KVL__NUM_STAGES) };
 
 typedef struct kvl__config_text {
     char       names[2 * (3 + 2 * KVL__NUM_STAGES)][32];
@@ -50,6 +50,7 @@ KVL__FN void kvl__config_to_text(const kvl_context* ctx, const kvl__config* c, c
     kvl__add_field(t, "num_stored", NULL, c->num_stored);
     kvl__add_field(t, "rows", c->side[0].rows ? "bf16" : "f16", 0);
     if (kernel) kvl__add_field(t, "kernel", kernel, 0);
+    if (kernel && c->num_stored == 1) kvl__add_field(t, "value_dim", NULL, c->value_dim);
     else kvl__add_field(t, "math", ctx->exact ? "f32" : "int8", 0);
     for (int side = 0; side < 2; ++side) {
         const kvl__codec* s = &c->side[side];
@@ -184,8 +185,6 @@ KVL__FN kvl_status kvl__layers_configure(kvl_cache* cache, const kvl_cache_desc*
         if (l->desc.num_kv_heads == 0) continue;
         KVL__TRY(kvl__config_create(cache->ctx, i, &desc->layers[i], desc->spec,
                                     desc->calibration, &l->config));
-        KVL__REQUIRE(cache->ctx, !cache->ctx->gpu || l->config.num_stored == 2, KVL_UNSUPPORTED,
-                     "layer %d: values_in_keys = 1: has no kernels of target cuda", i);
         l->active = 1;
         l->softmax_scale = l->desc.softmax_scale > 0.0f
             ? l->desc.softmax_scale : 1.0f / sqrtf((float)l->desc.head_dim);

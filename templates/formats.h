@@ -37,6 +37,27 @@ INLINE uint32_t e4m3_of_f32(float x)
     return c > 127u ? 127u : c;
 }
 
+// log4: 2^((c - 8) / 4) of c = 0 .. 15, whose nearest exponent these bounds part.
+CONSTANT float log4_bounds[15] = {
+    0.272626936f, 0.324209899f, 0.385552704f, 0.458502024f, 0.545253873f,
+    0.648419797f, 0.771105409f, 0.917004049f, 1.09050775f, 1.29683959f,
+    1.54221082f, 1.8340081f, 2.18101549f, 2.59367919f, 3.08442163f
+};
+
+INLINE float f32_of_log4(uint32_t c)
+{
+    const float root = c & 2u ? (c & 1u ? 1.68179286f : 1.41421354f)
+                              : (c & 1u ? 1.18920708f : 1.0f);
+    return root * float_of((125u + (c >> 2)) << 23);
+}
+
+INLINE uint32_t log4_of_f32(float x)
+{
+    uint32_t c = 0;
+    for (int i = 0; i < 15; ++i) c += x >= log4_bounds[i];
+    return c;
+}
+
 // The nearest integer to y, |y| <= 127; with a flag of 0 or 1 the nearest whose lowest bit it is.
 INLINE float nearest_flagged(float y, int flag)
 {

@@ -517,7 +517,7 @@ static kvl_attend_desc attend_in(kvl_cache* cache, const kvl_attend_desc* d, dev
     const int heads = c->num_heads * c->num_kv_heads;
     const kvl_const_rows o = { d->o.data, d->o.type, d->o.row_stride, d->o.head_stride };
     copies[0] = copy_in(cache, d->q.data, view_bytes(&d->q, rows, heads, c->side[0].head_dim));
-    copies[1] = copy_in(cache, d->o.data, view_bytes(&o, rows, heads, c->side[1].head_dim));
+    copies[1] = copy_in(cache, d->o.data, view_bytes(&o, rows, heads, c->value_dim));
     copies[2] = copy_in(cache, d->lse, (size_t)(rows * heads) * sizeof(float));
     if (copies[0].address) to.q.data = (void*)(uintptr_t)copies[0].address;
     if (copies[1].address) to.o.data = (void*)(uintptr_t)copies[1].address;
@@ -575,8 +575,8 @@ kvl_status test_call_restore(kvl_cache* cache, int layer, kvl_seq seq, int64_t f
         const kvl_const_rows view = { rows[side]->data, rows[side]->type, rows[side]->row_stride,
                                       rows[side]->head_stride };
         on_device[side] = *rows[side];
-        copies[side] = copy_in(cache, view.data, view_bytes(&view, num, c->num_kv_heads,
-                                                            c->side[side].head_dim));
+        const int dim = side ? c->value_dim : c->side[0].head_dim;
+        copies[side] = copy_in(cache, view.data, view_bytes(&view, num, c->num_kv_heads, dim));
         if (copies[side].address) on_device[side].data = (void*)(uintptr_t)copies[side].address;
     }
     const kvl_status status = kvl_restore(cache, layer, seq, first, num, k ? &on_device[0] : NULL,

@@ -16,15 +16,15 @@
 #include "kvloom.h"
 
 enum {
-    max_rows = 8192, num_archs = 11, key_bytes = 160, shared_bytes_max = 48 * 1024,
-    registers_max = 232,     // two CTAs of 128 threads on a multiprocessor of 65536 registers
+    max_rows = 16384, num_archs = 11, key_bytes = 160, shared_bytes_max = 48 * 1024,
+    registers_max = 255,     // of a thread; two CTAs of 128 on a multiprocessor of 65536
     registers_unit = 8,      // what devices give out to a thread
     no_nvrtc = 77            // a status that ctest takes for a skipped test
 };
 
 static const int archs[num_archs] = { 75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121 };
 
-// THE SHAPE TABLE: "spec q_heads kv_heads head_dim"
+// THE SHAPE TABLE: "spec q_heads kv_heads head_dim", or head_dim/head_dim_v of values in the keys
 
 // Compared by the test, for sm_75, sm_90 and sm_120.
 static const char* const quick[] = {
@@ -37,7 +37,11 @@ static const char* const table[] = {
     "kivi:k8,v8,g32 8 8 64", "kivi:k2,v2,g16 16 1 80", "kivi:k2,v2,g32,meta=f16 7 1 192",
     "q8_0 32 8 128", "q4_0 32 8 128", "bf16 32 8 128", "f16 16 1 256",
     "rtn:b4,transform=hadamard 32 8 128", "rtn:k1,v5,g32 32 8 128", "rtn:k6,v2,g32 16 1 256",
-    "q8_0/q4_0 8 1 192", NULL };
+    "q8_0/q4_0 8 1 192", "flagrot-kivi:k2,v2,g32 32 8 128", "flagrot-auto:k2,v2,g32 16 1 256",
+    "flagrot-auto:k4,v4,k.score=channel 4 1 96",
+    "flagrot-kivi:k3,k.choose=fixed,fit=search 8 1 192",
+    "loom 32 8 128", "loom:b4,meta=e4m3 16 1 256", "loom:kg64,b3 7 1 64", "wush 16 1 128",
+    "oscar:b4 8 1 256", "quest 4 1 64", "kivi:k2,g32 16 1 576/512", "f16 16 1 576/512", NULL };
 
 // With --all: the product, as far as a codec goes.
 static const char* const all_specs[] = {
@@ -45,7 +49,7 @@ static const char* const all_specs[] = {
     "kivi:k8,v8,g32", "rtn:b2,g32", "rtn:b3,g32", "rtn:b4,g32", "rtn:b8,g32", "quarot:k2,v2",
     "quarot:k4,v4", "quest:k2,v2", "quest:k4,v4", "flagrot-kivi:k2,v2,g32",
     "flagrot-kivi:k4,v4,g32", "flagrot-auto:k2,v2,g32", "oscar:k2,v2", "wush:k2,v2", "wush:k4,v4",
-    NULL };
+    "loom:k2,v2", "loom:k4,v4", NULL };
 static const int all_dims[] = { 64, 80, 96, 128, 192, 256, 0 };
 static const int all_heads[] = { 1, 4, 7, 8, 16, 0 };
 
@@ -183,9 +187,11 @@ static int run_config(kvl_context* ctx, const char* config, bool product)
     kvl__layer layer;
     memset(&desc, 0, sizeof desc);
     memset(&layer, 0, sizeof layer);
-    if (sscanf(config, "%383s %d %d %d", spec, &desc.num_q_heads, &desc.num_kv_heads,
-               &desc.head_dim) != 4) return fail("'%s' is no configuration", config);
+    const int num = sscanf(config, "%383s %d %d %d/%d", spec, &desc.num_q_heads,
+                           &desc.num_kv_heads, &desc.head_dim, &desc.head_dim_v);
+    if (num < 4) return fail("'%s' is no configuration", config);
     desc.spec = spec;
+    desc.values_in_keys = num == 5;
     result.config = config;
     kvl_status status = kvl__config_create(ctx, -1, &desc, NULL, NULL, &layer.config);
     if (status == KVL_OK) status = kvl__device_layer_kernels(ctx, &layer);

@@ -8,5 +8,5 @@
 return { stage = "choose", name = "fixed", number = "piece_up_to", number_usual = 32,
          number_least = 16, number_most = 256,
          text = "by calibration: pieces as they are or rotated, or the head",
-         side = "k", host_only = true,
+         side = "k",
          tables = { { name = "choice", shape = { "choices" }, per_codec = true } } }

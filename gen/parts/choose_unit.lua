@@ -18,5 +18,4 @@
 return { stage = "choose", name = "unit", number = "piece_up_to", number_usual = 32,
          number_least = 16, number_most = 256,
          text = "each unit by score: pieces as they are or rotated, or the head",
-         side = "k", host_only = true,
-         copies = 3, flags = true }
+         side = "k", copies = 3, flags = true }

@@ -19,7 +19,7 @@
 
 return { stage = "round", name = "feedback", text = "errors move on, priced by the query",
          levels = "affine", number = "sweeps", number_usual = 2, number_least = 1, number_most = 8,
-         feedback = true, host_only = true, code = "round_even(y) + zero_point",
+         feedback = true, code = "round_even(y) + zero_point",
          tables = { { name = "feedback_order", shape = { "dim" },
                       per_codec = { "position", "transform", "base" } },
                     { name = "feedback_factor", shape = { "dim", "dim" },

@@ -12,8 +12,7 @@
 -- a group of equal values is exact only by chance.  With shift=mean a channel's middle is near 0.
 
 return { stage = "meta", name = "log4", text = "scale and middle in 4 bits each, about a base",
-         scale_bytes = 1, zero_bytes = 0, packed = true, levels = "affine", host_only = true,
-         base = "log4_base",
+         scale_bytes = 1, zero_bytes = 0, packed = true, levels = "affine", base = "log4_base",
          tables = { { name = "log4_base", shape = { "dim" },
                       per_codec = { "position", "transform", "bits", "base" } } },
          scale_type = "log4", zero_type = "low4",

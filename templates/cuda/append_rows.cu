@@ -31,8 +31,10 @@ KERNEL append_rows(const __grid_constant__ kvl__device_append a)
     const int at = (int)s->rows + row, behind = at - a.windows.sink_len;
     const int slot = behind < 0 ? at : behind % a.windows.ring_rows;
     uint16_t* k = (behind < 0 ? w.sink[0] : w.ring[0]) + slot * (int64_t)head_dim_k;
-    uint16_t* v = (behind < 0 ? w.sink[1] : w.ring[1]) + slot * (int64_t)head_dim_v;
     uint32_t faults = append_row(a.side[0], item.first_row + row, head, head_dim_k, k);
+    //% if config.num_stored ~= 1 then
+    uint16_t* v = (behind < 0 ? w.sink[1] : w.ring[1]) + slot * (int64_t)head_dim_v;
     faults |= append_row(a.side[1], item.first_row + row, head, head_dim_v, v);
+    //% end
     if (faults) atomicOr((uint32_t*)a.faults, faults);
 }

@@ -4,7 +4,12 @@
 // 16 words: $(codec.word_lane("tokens are words", "channels are lanes")).
 // A thread works on one lane of a cell: its 16 words.
 
-//% local L = codec.layout
+//% local L, meta = codec.layout, codec.parts.meta
+// Where zeros are, and what metadata is made of.
+//% local zeros = codec.has_zero and (meta.packed and "scales_at" or "zeros_at")
+//% local zero_step = meta and meta.packed and codec.scale_bytes or codec.zero_bytes
+//% local scale_bits = codec.scale_bytes == 1 and "u8" or "u16"
+//% local zero_bits = codec.zero_bytes == 2 and "u16" or "u8"
 enum { $(s "dim") = $(codec.head_dim), $(s "lane_extent") = $(codec.lane_extent) };
 enum { $(s "word_extent") = $(codec.word_extent), $(s "cell_bytes") = $(L.cell_bytes) };
 enum { $(s "scales_at") = $(L.scales_at), $(s "zeros_at") = $(L.zeros_at) };
@@ -56,7 +61,7 @@ INLINE void $(s "put_codes")(unsigned char* cell, int lane, const uint32_t* q, b
 }
 
 //% if codec.raw == "none" then
-//% local meta, levels = codec.parts.meta, codec.parts.levels
+//% local levels = codec.parts.levels
 //% local offset = levels.offset or meta.offset
 // METADATA
 
@@ -70,30 +75,51 @@ INLINE int $(s "group")(int word, int lane)
     //% end
 }
 
-INLINE float $(s "read_scale")(const unsigned char* page, int group)
+INLINE float $(s "scale_of")(uint32_t bits)
 {
-    return $("read_" .. meta.scale_type)(page + $(s "scales_at") + group * $(codec.scale_bytes));
+    //% if codec.flagged then
+    return absolute($("meta_" .. meta.scale_type)(bits));
+    //% else
+    return $("meta_" .. meta.scale_type)(bits);
+    //% end
 }
 
-INLINE float $(s "read_offset")(const unsigned char* page, int group, float scale)
+INLINE float $(s "offset_of")(float scale, uint32_t zero_bits)
 {
     enum { bits = $(codec.bits), code_max = $(codec.code_max), half_codes = 1 << (bits - 1) };
-    //% if codec.zero_bytes > 0 then
-    page += $(s "zeros_at") + group * $(codec.zero_bytes);
-    const float zero = $("read_" .. meta.zero_type)(page);
+    //% if codec.has_zero then
+    const float zero = $("meta_" .. meta.zero_type)(zero_bits);
     //% end
     return $(offset);
 }
 
+INLINE float $(s "read_scale")(const unsigned char* page, int group)
+{
+    const unsigned char* at = page + $(s "scales_at") + group * $(codec.scale_bytes);
+    return $(s "scale_of")($("read_" .. scale_bits)(at));
+}
+
+INLINE float $(s "read_offset")(const unsigned char* page, int group, float scale)
+{
+    uint32_t zero = 0;
+    //% if zeros then
+    zero = $("read_" .. zero_bits)(page + $(s(zeros)) + group * $(zero_step));
+    //% end
+    return $(s "offset_of")(scale, zero);
+}
+
+//% if kernel.writes then
 // The numbers that turn a value into its code: round((x - offset) * inverse).
 typedef struct $(s "grid") {
     float offset, inverse;
 } $(s "grid");
 
-// Stores a group's scale$(codec.zero_bytes > 0 and " and zero" or "").
 INLINE void $(s "put_pair")(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
 {
     (void)zero_code;
+    //% if meta.packed then
+    scale_code = scale_code << 4 | zero_code;
+    //% end
     //% for _, one in ipairs { { "scale", codec.scale_bytes }, { "zero", codec.zero_bytes } } do
     //% if one[2] == 1 then
     page[$(s(one[1] .. "s_at")) + group] = (unsigned char)$(one[1] .. "_code");
@@ -103,21 +129,29 @@ INLINE void $(s "put_pair")(unsigned char* page, int group, uint32_t scale_code,
     //% end
 }
 
-// Fits a group and stores its scale$(codec.zero_bytes > 0 and " and zero" or "").
-INLINE $(s "grid") $(s "store_grid")(unsigned char* page, int group, $(codec.stat_parameters))
+// What is stored for a group, and the scale that it decodes to.
+typedef struct $(s "pair") {
+    uint32_t scale_code, zero_code;
+    float    scale;
+} $(s "pair");
+
+// Fits a group.  flag: the lowest bit of its zero; < 0: any.
+INLINE $(s "grid") $(s "fit_grid")($(s "pair")* pair, int flag, $(codec.stat_parameters))
 {
     enum { bits = $(codec.bits), code_max = $(codec.code_max), half_codes = 1 << (bits - 1) };
     enum { group_size = $(codec.group_size) };
     $(s "grid") grid = { 0.0f, 0.0f };
     uint32_t scale_code;
     float scale;
-    //% if codec.zero_bytes > 0 then
-    const int flag = -1;             // the zero has none
+    (void)flag;
+    //% if codec.has_zero then
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
     $(meta.store_affine)
+    pair->zero_code = zero_code;
     //% else
+    pair->zero_code = 0;
     //% if codec.factor then
     const float factor = $(f32(codec.factor));
     //% end
@@ -131,7 +165,8 @@ INLINE $(s "grid") $(s "store_grid")(unsigned char* page, int group, $(codec.sta
     grid.offset = $(offset);
     //% end
     //% end
-    $(s "put_pair")(page, group, scale_code, $(codec.zero_bytes > 0 and "zero_code" or "0u"));
+    pair->scale_code = scale_code;
+    pair->scale = scale;
     return grid;
 }
 
@@ -146,7 +181,28 @@ INLINE uint32_t $(s "code_of")(float x, $(s "grid") grid)
     return (uint32_t)(int32_t)least($(codec.parts.round.code), code_max);
 }
 //% end
+//% end
 
+//% if codec.flagged then
+// CHOICES
+
+#include "choices.cuh"
+
+// Of the unit of a row.
+INLINE uint32_t $(s "read_choice")(const unsigned char* page, int row)
+{
+    uint32_t choice = 0;
+    const unsigned char* zero = page + $(s "zeros_at");
+    const unsigned char* sign = page + $(s "scales_at") + $(codec.scale_bytes - 1);
+    if (zero[$(s "group")(0, row) * $(codec.zero_bytes)] & 1u) return 0x80000000u;
+    for (int p = 0; p < $(codec.head_dim // codec.choice_piece); ++p) {
+        const int group = $(s "group")(p * $(codec.choice_piece), row);
+        choice |= (uint32_t)(sign[group * $(codec.scale_bytes)] >> 7) << p;
+    }
+    return choice;
+}
+
+//% end
 // Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
 INLINE void $(s "read_lane")(const unsigned char* page, int lane, int word16, float* x)
 {
@@ -154,7 +210,19 @@ INLINE void $(s "read_lane")(const unsigned char* page, int lane, int word16, fl
     $(s "get_codes")(page + $(s "cell_at")(lane / 16, word16), lane % 16, q);
     //% if codec.raw ~= "none" then
     for (int i = 0; i < 16; ++i) x[i] = $("f32_of_" .. codec.raw)(q[i]);
-    //% elseif codec.along_lanes or codec.fold == "values" then
+    //% elseif codec.along_lanes then
+    // Words side by side have scales side by side.
+    const int group = $(s "group")(word16 * 16, lane);
+    uint32_t scales[16], zeros[16] = { 0 };
+    $("read_16_" .. scale_bits)(page + $(s "scales_at") + group * $(codec.scale_bytes), scales);
+    //% if zeros then
+    $("read_16_" .. zero_bits)(page + $(s(zeros)) + group * $(zero_step), zeros);
+    //% end
+    for (int i = 0; i < 16; ++i) {
+        const float scale = $(s "scale_of")(scales[i]);
+        x[i] = scale * to_float(q[i]) + $(s "offset_of")(scale, zeros[i]);
+    }
+    //% elseif codec.fold == "values" then
     for (int i = 0; i < 16; ++i) {
         const int group = $(s "group")(word16 * 16 + i, lane);
         const float scale = $(s "read_scale")(page, group);
@@ -168,6 +236,38 @@ INLINE void $(s "read_lane")(const unsigned char* page, int lane, int word16, fl
     //% end
 }
 
+//% if codec.in_keys then
+// Values of one channel of the tokens of a tile, which are lanes.
+INLINE void $(s "read_column")(const unsigned char* page, int channel, int tile, float* x)
+{
+    const unsigned char* cell = page + $(s "cell_at")(tile, channel / 16);
+    const int i = channel % 16;
+#pragma unroll
+    for (int t = 0; t < 16; ++t) {
+        //% if codec.raw ~= "none" then
+        x[t] = $("f32_of_" .. codec.raw)(read_u16(cell + 32 * i + t * 2));
+        //% else
+        uint32_t code = 0;
+        //% for _, plane in ipairs(codec.planes) do
+        {
+            enum { each = $(16 // plane.width), mask = $((1 << plane.width) - 1) };
+            const int bit = i % 2 * 16 + i / 2 % each * $(plane.width);
+            //% if plane.width == 1 then
+            const uint32_t word = load_u32(cell + $(plane.at) + t % 8 * 4) >> t / 8 * 8;
+            //% else
+            const uint32_t word = load_u32(cell + $(plane.at) + i / 2 / each * 64 + t * 4);
+            //% end
+            code |= (word >> bit & mask) << $(plane.low);
+        }
+        //% end
+        const int group = $(s "group")(channel, tile * 16 + t);
+        const float scale = $(s "read_scale")(page, group);
+        x[t] = scale * to_float(code) + $(s "read_offset")(page, group, scale);
+        //% end
+    }
+}
+
+//% end
 // One value.
 INLINE float $(s "read_value")(const unsigned char* page, int row, int channel, uint32_t* code)
 {

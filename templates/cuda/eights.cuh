@@ -14,6 +14,9 @@ INLINE int32_t f16_of_value8(float x) { return (int32_t)f16_of_f32(x); }
 INLINE float value8_of_e5m3(int32_t c) { return f32_of_e5m3((uint32_t)c); }
 INLINE int32_t e5m3_of_value8(float x) { return (int32_t)e5m3_of_f32(x); }
 
+INLINE float value8_of_log4(int32_t c) { return f32_of_log4((uint32_t)c); }
+INLINE int32_t log4_of_value8(float x) { return (int32_t)log4_of_f32(x); }
+
 // Of a scale that is not negative.
 INLINE float value8_of_e4m3(int32_t c)
 {

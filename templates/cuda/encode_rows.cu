@@ -21,16 +21,19 @@ typedef struct $(s "unit") {
 } $(s "unit");
 
 //% if codec.clips_row then
-// Brings each row to the bound +-b, b the magnitude that $(codec.clips_row) of its values are not
-// beyond: the greatest b, bit by bit, that at most as many are below.  A warp has a row.
-INLINE void $(s "clip_tile")(float* x)
+// Brings each of `rows` rows to the bound +-b, b the magnitude that $(codec.clips_row) of its
+// values are not beyond: the greatest b, bit by bit, that at most as many are below.  A warp has a
+// row.
+INLINE void $(s "clip_rows")(float* x, int rows)
 {
     enum { rank = $(codec.clips_row) };
     const int lane = threadIdx.x % 32;
     __syncthreads();
-    for (int row = threadIdx.x / 32; row < 16; row += cta_warps) {
+#pragma unroll 1
+    for (int row = threadIdx.x / 32; row < rows; row += cta_warps) {
         float* of = x + row * $(s "row_stride");
         uint32_t bound = 0;
+#pragma unroll 1
         for (int bit = 30; bit >= 0; --bit) {
             const uint32_t trial = bound | 1u << bit;
             float below = 0.0f;
@@ -45,12 +48,14 @@ INLINE void $(s "clip_tile")(float* x)
 }
 
 //% end
-// A tile of 16 rows of the page, of which [first, end) are read.
-INLINE void $(s "load_tile")(const $(s "unit")& u, int tile, int first, int end, float* x)
+// Rows [from, from + rows) of the page in the codec's basis; of them [first, end) are read.
+template <int rows>
+INLINE void $(s "load_rows")(const $(s "unit")& u, int from, int first, int end, float* x)
 {
     __syncthreads();
-    for (int i = threadIdx.x; i < 16 * $(s "dim"); i += cta_threads) {
-        const int row = tile * 16 + i / $(s "dim"), channel = i % $(s "dim");
+#pragma unroll 4
+    for (int i = threadIdx.x; i < rows * $(s "dim"); i += cta_threads) {
+        const int row = from + i / $(s "dim"), channel = i % $(s "dim");
         float value = 0.0f;
         if (row >= first && row < end)
             value = f32_of_row(u.ring[(u.row + row) % u.ring_rows * (int64_t)$(s "dim") + channel]);
@@ -62,10 +67,21 @@ INLINE void $(s "load_tile")(const $(s "unit")& u, int tile, int first, int end,
         //% end
         x[i / $(s "dim") * $(s "row_stride") + channel] = value;
     }
-    $(s "to_basis")<16>(x, $(s "row_stride"), u.record);
-    //% if codec.clips_row then
-    $(s "clip_tile")(x);
+    $(s "to_basis")<rows>(x, $(s "row_stride"), u.record);
+    //% if codec.base then
+    for (int i = threadIdx.x; i < rows * $(s "dim"); i += cta_threads)
+        x[i / $(s "dim") * $(s "row_stride") + i % $(s "dim")] /=
+            u.record[$(codec.table_at(codec.base)) + i % $(s "dim")];
+    __syncthreads();
     //% end
+    //% if codec.clips_row then
+    $(s "clip_rows")(x, rows);
+    //% end
+}
+
+INLINE void $(s "load_tile")(const $(s "unit")& u, int tile, int first, int end, float* x)
+{
+    $(s "load_rows")<16>(u, tile * 16, first, end, x);
 }
 
 // Codes, bits of x, of the rows [first, end) of a tile take their place in the page.
@@ -110,7 +126,39 @@ INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
         $(s "put_tile")(u, tile, first, end, x);
     }
 }
+//% elseif codec.flagged then
+#include "choose_rows.cuh"
+//% elseif codec.feedback then
+#include "feedback.cuh"
 //% elseif codec.axis == "per_token" then
+//% if codec.searches then
+#include "fit_lanes.cuh"
+
+// Groups along the channels of a row.  Eight threads have one group of one row.
+INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
+{
+    enum { group_size = $(codec.group_size), groups = $(s "dim") / group_size };
+    __shared__ float x[16 * $(s "row_stride")];
+#pragma unroll 1
+    for (int tile = first / 16; tile * 16 < end; ++tile) {
+        $(s "load_tile")(u, tile, first, end, x);
+#pragma unroll 1
+        for (int item = threadIdx.x / 8; item < 16 * groups; item += cta_threads / 8) {
+            const int row = tile * 16 + item % 16, channel = item / 16 * group_size;
+            float* of = x + item % 16 * $(s "row_stride") + channel;
+            $(s "pair") pair;
+            const $(s "grid") grid = $(s "fit_lanes")(&pair, of);
+            const int group = $(s "group")($(codec.word_lane("row", "channel")));
+            if (row >= first && row < end && threadIdx.x % 8 == 0)
+                $(s "put_pair")(u.page, group, pair.scale_code, pair.zero_code);
+            for (int i = threadIdx.x % 8; i < group_size; i += 8)
+                of[i] = float_of($(s "code_of")(of[i], grid));
+        }
+        __syncthreads();
+        $(s "put_tile")(u, tile, first, end, x);
+    }
+}
+//% else
 // Groups along the channels of a row.  A thread has one group of one row.
 INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
 {
@@ -138,23 +186,30 @@ INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
                 //% end
             }
             const int group = $(s "group")($(codec.word_lane("row", "channel")));
-            $(s "grid") grid = $(s "store_grid")(u.page, group, $(codec.stat_names));
-            //% if codec.searches then
-            grid = $(s "search_row")(u.page, group, of, lo, hi, grid);
-            //% end
+            $(s "pair") pair;
+            const $(s "grid") grid = $(s "fit_grid")(&pair, -1, $(codec.stat_names));
+            $(s "put_pair")(u.page, group, pair.scale_code, pair.zero_code);
             for (int i = 0; i < group_size; ++i) of[i] = float_of($(s "code_of")(of[i], grid));
         }
         __syncthreads();
         $(s "put_tile")(u, tile, first, end, x);
     }
 }
+//% end
 //% else
 //% local each = (codec.head_dim + 127) // 128
 //% if codec.searches then
+// The candidates of a thread's channels.
+typedef struct $(s "channels") {
+    $(s "range")     range[$(each)];
+    $(s "candidate") of[$(each)][$(s "candidates")];
+} $(s "channels");
+
 // Rows [first, end) pass once, a channel of each thread: compare 0, to refit; 1, to be compared.
 INLINE void $(s "search_pass")(const $(s "unit")& u, int first, int end, float* x, int compare,
-                          $(s "search")* w, $(s "refit")* t)
+                          $(s "channels")* w)
 {
+#pragma unroll 1
     for (int tile = first / 16; tile * 16 < end; ++tile) {
         const int begin = tile * 16 < first ? first - tile * 16 : 0;
         const int after = end < tile * 16 + 16 ? end - tile * 16 : 16;
@@ -166,41 +221,52 @@ INLINE void $(s "search_pass")(const $(s "unit")& u, int first, int end, float* 
 #pragma unroll 1
             for (int row = begin; row < after; ++row) {
                 const float value = x[row * $(s "row_stride") + channel];
-                if (compare) $(s "search_compare")(&w[i], value);
-                else $(s "refit_add")(w[i], &t[i], value);
+#pragma unroll
+                for (int k = 0; k < $(s "candidates"); ++k) {
+                    if (compare) $(s "search_compare")(&w->of[i][k], w->range[i], value);
+                    else $(s "refit_add")(&w->of[i][k], w->range[i], value);
+                }
             }
         }
     }
 }
 
 INLINE void $(s "search_channels")(const $(s "unit")& u, int first, int end, float* x,
-                              const float* lo, const float* hi, $(s "grid")* grids)
+                              const float* lo, const float* hi, $(s "pair")* pairs,
+                              $(s "grid")* grids)
 {
-    $(s "search") w[$(each)];
-    $(s "refit") t[$(each)];
+    $(s "channels") w;
 #pragma unroll
-    for (int i = 0; i < $(each); ++i) $(s "search_start")(&w[i], lo[i], hi[i]);
+    for (int i = 0; i < $(each); ++i) {
+        w.range[i] = $(s "range_of")(lo[i], hi[i]);
+#pragma unroll
+        for (int k = 0; k < $(s "candidates"); ++k) $(s "search_start")(&w.of[i][k], k);
+    }
 #pragma unroll 1
     for (int pass = 0; pass < 2; ++pass) {
 #pragma unroll
-        for (int i = 0; i < $(each); ++i) $(s "refit_start")(&t[i]);
-        $(s "search_pass")(u, first, end, x, 0, w, t);
+        for (int i = 0; i < $(each * 8); ++i) $(s "refit_start")(&w.of[i / 8][i % 8]);
+        $(s "search_pass")(u, first, end, x, 0, &w);
 #pragma unroll
-        for (int i = 0; i < $(each); ++i) $(s "refit_end")(&w[i], t[i]);
+        for (int i = 0; i < $(each * 8); ++i) $(s "refit_end")(&w.of[i / 8][i % 8]);
     }
 #pragma unroll
     for (int i = 0; i < $(each); ++i) {
-        const int channel = i * cta_threads + threadIdx.x;
-        const int group = $(s "group")($(codec.word_lane("first", "channel")));
-        if (channel < $(s "dim")) $(s "search_store")(&w[i], u.page, group, grids[i]);
+        $(s "search_keep")(&w.of[i][0], pairs[i], grids[i]);
+#pragma unroll
+        for (int k = 1; k < $(s "candidates"); ++k)
+            $(s "search_store")(&w.of[i][k], w.range[i]);
     }
-    $(s "search_pass")(u, first, end, x, 1, w, t);
+    $(s "search_pass")(u, first, end, x, 1, &w);
 #pragma unroll
     for (int i = 0; i < $(each); ++i) {
-        const int channel = i * cta_threads + threadIdx.x;
-        const int group = $(s "group")($(codec.word_lane("first", "channel")));
-        if (channel < $(s "dim") && w[i].found)
-            grids[i] = $(s "search_end")(w[i], u.page, group, grids[i]);
+        float least_error = w.of[i][0].error;
+#pragma unroll
+        for (int k = 1; k < $(s "candidates"); ++k) {
+            if (!w.range[i].found || !(w.of[i][k].error < least_error)) continue;
+            least_error = w.of[i][k].error;
+            grids[i] = $(s "search_take")(&pairs[i], w.of[i][k]);
+        }
     }
 }
 
@@ -235,15 +301,18 @@ INLINE void $(s "encode_group")(const $(s "unit")& u, int first, int end, float*
             }
         }
     }
+    $(s "pair") pairs[each];
+    for (int i = 0; i < each; ++i)
+        grids[i] = $(s "fit_grid")(&pairs[i], -1, $(codec.stat_items));
+    //% if codec.searches then
+    $(s "search_channels")(u, first, end, x, los, his, pairs, grids);
+    //% end
     for (int i = 0; i < each; ++i) {
         const int channel = i * cta_threads + threadIdx.x;
-        if (channel >= $(s "dim")) continue;
         const int group = $(s "group")($(codec.word_lane("first", "channel")));
-        grids[i] = $(s "store_grid")(u.page, group, $(codec.stat_items));
+        if (channel < $(s "dim"))
+            $(s "put_pair")(u.page, group, pairs[i].scale_code, pairs[i].zero_code);
     }
-    //% if codec.searches then
-    $(s "search_channels")(u, first, end, x, los, his, grids);
-    //% end
     for (int tile = first / 16; tile * 16 < end; ++tile) {
         $(s "load_tile")(u, tile, first, end, x);
         for (int i = 0; i < each; ++i) {

@@ -29,7 +29,11 @@ KERNEL merge_splits(const __grid_constant__ kvl__device_attend a)
             acc[i] += weight * o[part * (int64_t)head_dim_v + i];
     }
     //% if sides[2].turns then
-    v_from_basis(acc, record_of(a.tables, a.table_floats, 1, head / num_heads));
+    const float* record = record_of(a.tables, a.table_floats, 1, head / num_heads);
+    //% if sides[2].base then
+    v_scale_up(acc, record);
+    //% end
+    v_from_basis(acc, record);
     //% end
     //% if sides[2].shift then
     const float* shift = record_of(a.tables, a.table_floats, 1, head / num_heads)
@@ -41,7 +45,7 @@ KERNEL merge_splits(const __grid_constant__ kvl__device_attend a)
     sum += weight + expf(sink - base);
     const float share = sum > 0.0f ? __fdividef(1.0f, sum) : 0.0f;
     const uint64_t to = row_at(a.o, a.queries[query].row, head);
-    for (int i = threadIdx.x; i < head_dim_v; i += cta_threads)
+    for (int i = threadIdx.x; i < a.value_dim; i += cta_threads)
         store_value(to, a.o.type, i,
                     (acc[i] + weight * o[(a.parts - 1) * (int64_t)head_dim_v + i]) * share);
     if (a.lse && threadIdx.x == 0)

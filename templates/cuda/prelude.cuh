@@ -75,18 +75,38 @@ INLINE uint32_t f16_of_f32(float x)
     return h;
 }
 
+#define CONSTANT __device__ const
 #include "formats.h"
+
+// What the bits of stored metadata mean.
+INLINE float meta_f16(uint32_t bits) { return f32_of_f16(bits); }
+INLINE float meta_e5m3(uint32_t bits) { return f32_of_e5m3(bits); }
+INLINE float meta_e4m3(uint32_t bits) { return f32_of_e4m3(bits); }
+INLINE float meta_i8(uint32_t bits) { return (float)(int8_t)bits; }
+INLINE float meta_log4(uint32_t bits) { return f32_of_log4(bits >> 4); }
+INLINE float meta_low4(uint32_t bits) { return to_float(bits & 15u) - 8.0f; }
 
 // MEMORY.  Addresses are multiples of what is read.
 
 INLINE uint32_t read_u16(const unsigned char* at) { return *(const uint16_t*)at; }
 INLINE void write_u16(unsigned char* at, uint32_t x) { *(uint16_t*)at = (uint16_t)x; }
-INLINE float read_f16(const unsigned char* at) { return f32_of_f16(read_u16(at)); }
-INLINE float read_bf16(const unsigned char* at) { return f32_of_bf16(read_u16(at)); }
-INLINE float read_e5m3(const unsigned char* at) { return f32_of_e5m3(*at); }
-INLINE float read_e4m3(const unsigned char* at) { return f32_of_e4m3(*at); }
-INLINE float read_i8(const unsigned char* at) { return (float)(int8_t)*at; }
+INLINE uint32_t read_u8(const unsigned char* at) { return *at; }
 INLINE uint32_t load_u32(const unsigned char* at) { return *(const uint32_t*)at; }
+
+// 16 numbers side by side.
+INLINE void read_16_u8(const unsigned char* at, uint32_t* x)
+{
+    const uint4 v = *(const uint4*)at;
+    const uint32_t words[4] = { v.x, v.y, v.z, v.w };
+    for (int i = 0; i < 16; ++i) x[i] = words[i / 4] >> i % 4 * 8 & 255u;
+}
+
+INLINE void read_16_u16(const unsigned char* at, uint32_t* x)
+{
+    const uint4 v = *(const uint4*)at, u = *(const uint4*)(at + 16);
+    const uint32_t words[8] = { v.x, v.y, v.z, v.w, u.x, u.y, u.z, u.w };
+    for (int i = 0; i < 16; ++i) x[i] = words[i / 2] >> i % 2 * 16 & 0xffffu;
+}
 
 // The half of a word that lanes l and l + 8 share: bits 8 and up of its halves are lane l + 8's.
 INLINE uint32_t load_narrow(const unsigned char* at, int lane)

@@ -1,7 +1,8 @@
 // prepare_query.cu -- queries times softmax_scale: plain ones, and in the basis of the keys' codec.
 //
 //   grid  num_q_heads, num_queries
-//   a.prepared  [num_queries, num_q_heads, query_floats]: plain [dim], basis [dim] if it differs
+//   a.prepared  [num_queries, num_q_heads, query_floats]: plain [dim], then in the keys' basis
+//               [dim], or, where keys choose, with all pieces rotated and with the head rotated
 //   a.bias      [num_queries, num_q_heads]: what the shift of keys took from their scores
 
 KERNEL prepare_query(const __grid_constant__ kvl__device_attend a)
@@ -29,7 +30,21 @@ KERNEL prepare_query(const __grid_constant__ kvl__device_attend a)
     }
     //% end
     //% if sides[1].turns then
-    k_turn_query(x, record_of(a.tables, a.table_floats, 0, head / num_heads));
+    const float* record = record_of(a.tables, a.table_floats, 0, head / num_heads);
+    k_turn_query(x, record);
+    //% if sides[1].base then
+    k_scale_up(x, record);
+    //% end
     for (int i = threadIdx.x; i < head_dim_k; i += cta_threads) to[head_dim_k + i] = x[i];
+    //% elseif sides[1].flagged then
+#pragma unroll 1
+    for (int basis = 1; basis < 3; ++basis) {
+        const uint32_t choice = basis == 2 ? 0x80000000u : 0x7fffffffu;
+        __syncthreads();
+        for (int i = threadIdx.x; i < head_dim_k; i += cta_threads) x[i] = to[i];
+        k_rotate(x, 1, 0, &choice, 0, 1u << basis);
+        for (int i = threadIdx.x; i < head_dim_k; i += cta_threads)
+            to[basis * head_dim_k + i] = x[i];
+    }
     //% end
 }

@@ -16,7 +16,7 @@
 //% if kernel.transform then
 #include "transform.cuh"
 //% end
-//% if kernel.by_side then
+//% if kernel.by_side and not (kernel.writes and side.in_keys) then
 $(include(kernel.name .. ".cu"))
 //% end
 //% end

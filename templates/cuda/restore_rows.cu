@@ -4,6 +4,7 @@
 //   a.codes    [rows, head_dim]  u16, of rows in pages
 //   a.scales, a.offsets  per token [rows, groups of a row]; per channel [rows / group_size,
 //                        head_dim], the first row beginning a group
+//   a.choices  [units of the rows], where each has one
 
 INLINE void $(s "restore_quantized")(const kvl__device_restore& a, const unsigned char* page,
                                      int row, int64_t at, float* x)
@@ -40,7 +41,20 @@ KERNEL $(s "restore_rows")(const __grid_constant__ kvl__device_restore a)
         const unsigned char* at = page_at(s, behind / page_size, head, $(side));
         $(s "restore_quantized")(a, at, behind % page_size, blockIdx.x, x);
         const float* record = record_of(a.tables, a.table_floats, $(side), head);
+        //% if codec.base then
+        $(s "scale_up")(x, record);
+        //% end
+        //% if codec.chooses ~= "none" then
+        //% local read = codec.flagged and "read_choice" or "fixed_choice"
+        //% local from = codec.flagged and "at, behind % page_size" or "record"
+        enum { unit = $(codec.axis == "per_token" and 1 or codec.group_size) };
+        const uint32_t choice = $(s(read))($(from));
+        if (a.choices && threadIdx.x == 0 && blockIdx.x % unit == 0)
+            ((uint32_t*)a.choices)[blockIdx.x / unit] = choice;
+        if (a.rows.data) $(s "rotate")(x, 1, 0, &choice, 0, $(s "bases_of")(choice));
+        //% else
         if (a.rows.data) $(s "from_basis")(x, record);
+        //% end
         //% if codec.shift then
         const float* shift = record + $(codec.table_at(codec.shift.subtract));
         for (int i = threadIdx.x; i < $(s "dim"); i += cta_threads) x[i] += shift[i];
@@ -54,6 +68,6 @@ KERNEL $(s "restore_rows")(const __grid_constant__ kvl__device_restore a)
     }
     if (!a.rows.data) return;
     const uint64_t to = row_at(a.rows, blockIdx.x, a.only_head < 0 ? head : 0);
-    for (int i = threadIdx.x; i < $(s "dim"); i += cta_threads)
+    for (int i = threadIdx.x; i < a.row_dim; i += cta_threads)
         store_value(to, a.rows.type, i, x[i]);
 }

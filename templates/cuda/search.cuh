@@ -1,156 +1,159 @@
 // search.cuh -- the best of eight pairs of scale and offset for a group of $(codec.title).
 //
-// gen/parts/search.lua defines it.  A thread goes through all candidates of a group; its values
-// come one at a time, in the group's order, three times: to refit, to refit, to be compared.
+// gen/parts/search.lua defines it.  Values of a group come one at a time, in its order, three
+// times: to refit, to refit, to be compared.  Candidate 0 is the pair of the fit before.
 
 //% local meta = codec.parts.meta
 enum { $(s "candidates") = 8 };
 
-// s, m: the pair of a candidate in units of half about mid, before it is stored; then, as it is
+// Of a group: values are taken in units of half about mid.
+typedef struct $(s "range") {
+    float mid, half, unit;
+    bool  found;                       // false: candidate 0, whatever the others
+} $(s "range");
+
+// s, m, r: scale, offset and 1 / s in these units, before they are stored; then, as they are
 // decoded, scale, offset and the factor of codes.
-typedef struct $(s "search") {
-    float   mid, half, unit;
-    float   s[$(s "candidates")], m[$(s "candidates")];
-    float   scale[$(s "candidates")], offset[$(s "candidates")], inverse[$(s "candidates")];
-    int32_t scale_code[$(s "candidates")], zero_code[$(s "candidates")];
-    float   error[$(s "candidates")];
-    bool    found;                     // false: candidate 0, whatever the others
-} $(s "search");
+typedef struct $(s "candidate") {
+    float    s, m, r, c, cc, cy, y;    // sums of a refit
+    float    scale, offset, inverse, error;
+    uint32_t scale_code, zero_code;
+} $(s "candidate");
 
-typedef struct $(s "refit") {
-    float c[$(s "candidates")], cc[$(s "candidates")], cy[$(s "candidates")], y;
-} $(s "refit");
+INLINE $(s "range") $(s "range_of")(float lo, float hi)
+{
+    $(s "range") g;
+    g.mid = 0.5f * lo + 0.5f * hi;
+    g.half = 0.5f * hi - 0.5f * lo;
+    g.found = g.half > 0x1p-100f;
+    g.unit = g.found ? 1.0f / g.half : 0.0f;
+    return g;
+}
 
-INLINE void $(s "search_start")($(s "search")* w, float lo, float hi)
+INLINE void $(s "search_start")($(s "candidate")* w, int i)
 {
     //% local fit = codec.parts.fit
-    //% local shrink = codec.bits == 1 and fit.shrink_of_1_bit or fit.shrink
-    const float shrink[$(s "candidates")] = { $(shrink) };
-    w->mid = 0.5f * lo + 0.5f * hi;
-    w->half = 0.5f * hi - 0.5f * lo;
-    w->found = w->half > 0x1p-100f;
-    w->unit = w->found ? 1.0f / w->half : 0.0f;
+    const float shrink[] = { $(codec.bits == 1 and fit.shrink_of_1_bit or fit.shrink) };
+    float of = shrink[0];
 #pragma unroll
-    for (int i = 0; i < $(s "candidates"); ++i) {
-        w->s[i] = 2.0f * shrink[i] / $(codec.code_max).0f;
-        w->m[i] = w->error[i] = 0.0f;
-    }
+    for (int k = 1; k < $(s "candidates"); ++k) of = i == k ? shrink[k] : of;
+    w->s = 2.0f * of / $(codec.code_max).0f;
+    w->m = w->error = 0.0f;
 }
 
-INLINE void $(s "refit_start")($(s "refit")* t)
+INLINE void $(s "refit_start")($(s "candidate")* w)
 {
-#pragma unroll
-    for (int i = 0; i < $(s "candidates"); ++i) t->c[i] = t->cc[i] = t->cy[i] = 0.0f;
-    t->y = 0.0f;
+    w->r = 1.0f / w->s;
+    w->c = w->cc = w->cy = w->y = 0.0f;
 }
 
-INLINE void $(s "refit_add")(const $(s "search")& w, $(s "refit")* t, float x)
+INLINE void $(s "refit_add")($(s "candidate")* w, const $(s "range")& g, float x)
 {
-    const float middle = 0.5f * $(codec.code_max).0f, y = (x - w.mid) * w.unit;
-#pragma unroll
-    for (int i = 0; i < $(s "candidates"); ++i) {
-        const float r = 1.0f / w.s[i];
-        float c = (y - w.m[i]) * r + middle;
-        c = c > 0.0f ? c : 0.0f;
-        c = c < 2.0f * middle ? c : 2.0f * middle;
-        c = nearest_even(c) - middle;
-        t->c[i] += c;
-        t->cc[i] += c * c;
-        t->cy[i] += c * y;
-    }
-    t->y += y;
+    const float middle = 0.5f * $(codec.code_max).0f, y = (x - g.mid) * g.unit;
+    float c = (y - w->m) * w->r + middle;
+    c = c > 0.0f ? c : 0.0f;
+    c = c < 2.0f * middle ? c : 2.0f * middle;
+    c = nearest_even(c) - middle;
+    w->c += c;
+    w->cc += c * c;
+    w->cy += c * y;
+    w->y += y;
 }
 
-INLINE void $(s "refit_end")($(s "search")* w, const $(s "refit")& t)
+INLINE void $(s "refit_end")($(s "candidate")* w)
 {
     const float n = $(codec.group_size).0f;
-#pragma unroll
-    for (int i = 0; i < $(s "candidates"); ++i) {
-        const float det = n * t.cc[i] - t.c[i] * t.c[i];
-        const float better = (n * t.cy[i] - t.c[i] * t.y) / det;
-        if (!(det > 1e-6f * n * t.cc[i] && better > 0.0f)) continue;
-        w->s[i] = better;
-        w->m[i] = (t.y - better * t.c[i]) / n;
-    }
+    const float det = n * w->cc - w->c * w->c;
+    const float better = (n * w->cy - w->c * w->y) / det;
+    if (!(det > 1e-6f * n * w->cc && better > 0.0f)) return;
+    w->s = better;
+    w->m = (w->y - better * w->c) / n;
 }
 
-// One candidate as it is stored.  Parts spell eight at once, of the types v8 and i8.
-INLINE void $(s "store_candidate")($(s "search")* w, int i)
+// A candidate as it is stored.  Parts spell eight at once, of the types v8 and i8.
+INLINE void $(s "search_store")($(s "candidate")* w, const $(s "range")& g)
 {
     enum { bits = $(codec.bits), code_max = $(codec.code_max) };
-    float wanted = w->s[i] * w->half;
-    const float middle = w->mid + w->m[i] * w->half;
+    float wanted = w->s * g.half;
+    const float middle = g.mid + w->m * g.half;
     float scale, offset;
     int32_t scale_code, zero_code;
     $(meta.near_affine)
-    w->scale[i] = scale;
-    w->offset[i] = offset;
-    w->inverse[i] = scale > 0.0f ? 1.0f / scale : 0.0f;
-    w->scale_code[i] = scale_code;
-    w->zero_code[i] = zero_code;
+    w->scale = scale;
+    w->offset = offset;
+    w->inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+    w->scale_code = (uint32_t)scale_code;
+    w->zero_code = (uint32_t)zero_code;
 }
 
-// Candidate 0 is the grid that is stored already.
-INLINE void $(s "search_store")($(s "search")* w, const unsigned char* page, int group,
-                           $(s "grid") grid)
+INLINE void $(s "search_keep")($(s "candidate")* w, const $(s "pair")& pair, $(s "grid") grid)
 {
-#pragma unroll
-    for (int i = 1; i < $(s "candidates"); ++i) $(s "store_candidate")(w, i);
-    w->scale[0] = $(s "read_scale")(page, group);
-    w->offset[0] = grid.offset;
-    w->inverse[0] = grid.inverse;
-    w->scale_code[0] = w->zero_code[0] = 0;
+    w->scale = pair.scale;
+    w->offset = grid.offset;
+    w->inverse = grid.inverse;
+    w->scale_code = pair.scale_code;
+    w->zero_code = pair.zero_code;
 }
 
-INLINE void $(s "search_compare")($(s "search")* w, float x)
+INLINE void $(s "search_compare")($(s "candidate")* w, const $(s "range")& g, float x)
 {
-#pragma unroll
-    for (int i = 0; i < $(s "candidates"); ++i) {
-        float y = (x - w->offset[i]) * w->inverse[i];
-        y = y > 0.0f ? y : 0.0f;
-        y = y < $(codec.code_max).0f ? y : $(codec.code_max).0f;
-        const float e = (x - (w->scale[i] * nearest_even(y) + w->offset[i])) * w->unit;
-        w->error[i] += e * e;
-    }
+    float y = (x - w->offset) * w->inverse;
+    y = y > 0.0f ? y : 0.0f;
+    y = y < $(codec.code_max).0f ? y : $(codec.code_max).0f;
+    const float e = (x - (w->scale * nearest_even(y) + w->offset)) * g.unit;
+    w->error += e * e;
 }
 
-// Stores the best pair, if it is another.
-INLINE $(s "grid") $(s "search_end")(const $(s "search")& w, unsigned char* page, int group,
-                                $(s "grid") grid)
+INLINE $(s "grid") $(s "search_take")($(s "pair")* pair, const $(s "candidate")& w)
 {
-    float least_error = w.error[0];
-    int32_t scale_code = -1, zero_code = 0;
-#pragma unroll
-    for (int i = 1; i < $(s "candidates"); ++i) {
-        if (!(w.error[i] < least_error)) continue;
-        least_error = w.error[i];
-        grid.offset = w.offset[i];
-        grid.inverse = w.inverse[i];
-        scale_code = w.scale_code[i];
-        zero_code = w.zero_code[i];
-    }
-    if (scale_code >= 0) $(s "put_pair")(page, group, (uint32_t)scale_code, (uint32_t)zero_code);
+    $(s "grid") grid;
+    grid.offset = w.offset;
+    grid.inverse = w.inverse;
+    pair->scale = w.scale;
+    pair->scale_code = w.scale_code;
+    pair->zero_code = w.zero_code;
     return grid;
 }
 
-// The same for values that lie side by side.
-INLINE $(s "grid") $(s "search_row")(unsigned char* page, int group, const float* x, float lo,
-                                float hi, $(s "grid") grid)
+// Values that lie side by side in shared memory: each of eight neighbouring lanes has a candidate,
+// and all of them get the best.  All lanes of a warp take part.
+INLINE $(s "grid") $(s "search_lanes")($(s "pair")* pair, const float* x, float lo, float hi,
+                                  $(s "grid") grid)
 {
     enum { count = $(codec.group_size) };
-    $(s "search") w;
-    $(s "search_start")(&w, lo, hi);
-    if (!w.found) return grid;
+    const $(s "range") g = $(s "range_of")(lo, hi);
+    const int own = threadIdx.x % $(s "candidates");
+    $(s "candidate") w;
+    $(s "search_start")(&w, own);
 #pragma unroll 1
     for (int pass = 0; pass < 2; ++pass) {
-        $(s "refit") t;
-        $(s "refit_start")(&t);
-#pragma unroll 1
-        for (int i = 0; i < count; ++i) $(s "refit_add")(w, &t, x[i]);
-        $(s "refit_end")(&w, t);
+        $(s "refit_start")(&w);
+#pragma unroll 4
+        for (int i = 0; i < count; ++i) $(s "refit_add")(&w, g, x[i]);
+        $(s "refit_end")(&w);
     }
-    $(s "search_store")(&w, page, group, grid);
-#pragma unroll 1
-    for (int i = 0; i < count; ++i) $(s "search_compare")(&w, x[i]);
-    return $(s "search_end")(w, page, group, grid);
+    $(s "search_store")(&w, g);
+    if (own == 0) $(s "search_keep")(&w, *pair, grid);
+#pragma unroll 4
+    for (int i = 0; i < count; ++i) $(s "search_compare")(&w, g, x[i]);
+    // The least error, and of equals the first.
+    float least_error = least(w.error, float_max);
+    int best = own;
+#pragma unroll
+    for (int d = 1; d < $(s "candidates"); d *= 2) {
+        const float error = __shfl_xor_sync(0xffffffffu, least_error, d);
+        const int other = __shfl_xor_sync(0xffffffffu, best, d);
+        const bool lower = other < best;
+        const bool wins = lower ? !(least_error < error) : error < least_error;
+        least_error = wins ? error : least_error;
+        best = wins ? other : best;
+    }
+    if (!g.found) best = 0;
+    const int from = (int)threadIdx.x % 32 / $(s "candidates") * $(s "candidates") + best;
+    w.scale = __shfl_sync(0xffffffffu, w.scale, from);
+    w.offset = __shfl_sync(0xffffffffu, w.offset, from);
+    w.inverse = __shfl_sync(0xffffffffu, w.inverse, from);
+    w.scale_code = __shfl_sync(0xffffffffu, w.scale_code, from);
+    w.zero_code = __shfl_sync(0xffffffffu, w.zero_code, from);
+    return $(s "search_take")(pair, w);
 }

@@ -5,7 +5,7 @@
 enum { strip_rows = cta_threads };
 
 typedef struct softmax {
-    float scores[num_heads][strip_rows];       // of a strip, products alone; then weights
+    alignas(16) float scores[num_heads][strip_rows];     // of a strip, products alone; then weights
     int   distance[strip_rows];                // position of a key, counted from the query's
     float slopes[num_heads];                   // ALiBi's, times distance; 0: none
     float max[num_heads], sum[num_heads];

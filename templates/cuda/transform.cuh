@@ -66,49 +66,111 @@ INLINE void $(s "from_basis")(float* x, const float* record)
     __syncthreads();
 }
 //% else
-//% if codec.piece > 0 then
-// Hadamard in pieces: butterflies of stride 1, 2, 4, ..., then times 1 / sqrt(piece).  It is its
-// own inverse.  The order of operations on a value is part of the codec's definition.
-INLINE void $(s "hadamard")(float* x, int num_rows, int row_stride)
+//% local chooses = codec.chooses ~= "none"
+//% if chooses then
+#include "choices.cuh"
+
+//% end
+//% for _, piece in ipairs(codec.rotations) do
+// Hadamard in pieces of $(piece): butterflies of stride 1, 2, 4, ..., then times
+// 1 / sqrt($(piece)).  It is its own inverse.  The order of operations on a value is part of the
+// codec's definition.
+//% if chooses then
+// What is not in the basis by its row's choice, choices[row * step], stays as it is.
+template <int basis>
+INLINE void $(s("hadamard_" .. piece))(float* x, int num_rows, int row_stride,
+                                  const uint32_t* choices, int step)
+//% else
+INLINE void $(s("hadamard_" .. piece))(float* x, int num_rows, int row_stride)
+//% end
 {
-    enum { piece = $(codec.piece), pairs = $(codec.head_dim // 2) };
-    for (int stride = 1; stride < piece; stride *= 2) {
+    enum { pairs = $(codec.head_dim // 2) };
+#pragma unroll 1
+    for (int stride = 1; stride < $(piece); stride *= 2) {
         __syncthreads();
+#pragma unroll 4
         for (int i = threadIdx.x; i < num_rows * pairs; i += cta_threads) {
-            const int pair = i % pairs, low = pair & (stride - 1);
-            float* at = x + i / pairs * row_stride + 2 * (pair - low) + low;
+            const int pair = i % pairs, low = pair & (stride - 1), row = i / pairs;
+            float* at = x + row * row_stride + 2 * (pair - low) + low;
+            //% if chooses then
+            if ($(s "basis_of")(choices[row * step], 2 * (pair - low)) != basis) continue;
+            //% end
             const float a = at[0], b = at[stride];
             at[0] = a + b;
             at[stride] = a - b;
         }
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < num_rows * 2 * pairs; i += cta_threads)
-        x[i / (2 * pairs) * row_stride + i % (2 * pairs)] *= $(f32(1 / sqrt(codec.piece)));
+#pragma unroll 4
+    for (int i = threadIdx.x; i < num_rows * 2 * pairs; i += cta_threads) {
+        const int row = i / (2 * pairs), channel = i % (2 * pairs);
+        //% if chooses then
+        if ($(s "basis_of")(choices[row * step], channel) != basis) continue;
+        //% end
+        x[row * row_stride + channel] *= $(f32(1 / sqrt(piece)));
+    }
     __syncthreads();
 }
-//% else
-INLINE void $(s "hadamard")(float* x, int num_rows, int row_stride)
-{
-    (void)x;
-    (void)num_rows;
-    (void)row_stride;
-    __syncthreads();
-}
-//% end
 
+//% end
+//% if chooses then
+// Into the bases of each row's choice, or out of them.  bases: bit b for a basis b that is among
+// them.
+INLINE void $(s "rotate")(float* x, int num_rows, int row_stride, const uint32_t* choices, int step,
+                     uint32_t bases)
+{
+    //% local pieces = s("hadamard_" .. codec.choice_piece)
+    //% local head = s("hadamard_" .. codec.head_piece)
+    if (bases & 2u) $(pieces)<1>(x, num_rows, row_stride, choices, step);
+    if (bases & 4u) $(head)<2>(x, num_rows, row_stride, choices, step);
+    __syncthreads();
+}
+
+// The bases that a choice has.
+INLINE uint32_t $(s "bases_of")(uint32_t choice) { return choice >> 31 ? 4u : choice ? 2u : 0u; }
+
+//% end
+//% if codec.chooses == "fixed" then
+//% local num_pieces = codec.head_dim // codec.choice_piece
+// The choice of a calibration: 1 for a rotated piece, or behind the pieces for the head.
+INLINE uint32_t $(s "fixed_choice")(const float* record)
+{
+    const float* choice = record + $(codec.table_at("choice"));
+    uint32_t bits = 0;
+    if (choice[$(num_pieces)] != 0.0f) return 0x80000000u;
+    for (int p = 0; p < $(num_pieces); ++p) bits |= (uint32_t)(choice[p] != 0.0f) << p;
+    return bits;
+}
+
+//% end
+// Into the basis that all rows are in.
 template <int num_rows>
 INLINE void $(s "to_basis")(float* x, int row_stride, const float* record)
 {
     (void)record;
-    $(s "hadamard")(x, num_rows, row_stride);
+    //% if codec.piece > 0 then
+    $(s("hadamard_" .. codec.piece))(x, num_rows, row_stride);
+    //% elseif codec.chooses == "fixed" then
+    const uint32_t choice = $(s "fixed_choice")(record);
+    $(s "rotate")(x, num_rows, row_stride, &choice, 0, $(s "bases_of")(choice));
+    //% else
+    (void)x;
+    (void)row_stride;
+    __syncthreads();
+    //% end
 }
 
-INLINE void $(s "turn_query")(float* x, const float* record)
+INLINE void $(s "turn_query")(float* x, const float* record) { $(s "to_basis")<1>(x, 0, record); }
+INLINE void $(s "from_basis")(float* x, const float* record) { $(s "to_basis")<1>(x, 0, record); }
+//% end
+//% if codec.base then
+
+// Channels are stored in units of the base.
+INLINE void $(s "scale_up")(float* x, const float* record)
 {
-    (void)record;
-    $(s "hadamard")(x, 1, 0);
+    const float* base = record + $(codec.table_at(codec.base));
+    __syncthreads();
+    for (int i = threadIdx.x; i < $(codec.head_dim); i += cta_threads) x[i] *= base[i];
+    __syncthreads();
 }
-
-INLINE void $(s "from_basis")(float* x, const float* record) { $(s "turn_query")(x, record); }
 //% end

@@ -92,28 +92,8 @@ INLINE uint32_t f16_of_f32(float x)
     return sign | (a < 6.103515625e-5f ? (uint32_t)(int32_t)small : normal);
 }
 
+#define CONSTANT static const __attribute__((unused))
 #include "formats.h"
-
-// log4: 2^((c - 8) / 4) of c = 0 .. 15, whose nearest exponent these bounds part.
-static const float log4_bounds[15] __attribute__((unused)) = {
-    0.272626936f, 0.324209899f, 0.385552704f, 0.458502024f, 0.545253873f,
-    0.648419797f, 0.771105409f, 0.917004049f, 1.09050775f, 1.29683959f,
-    1.54221082f, 1.8340081f, 2.18101549f, 2.59367919f, 3.08442163f
-};
-
-INLINE float f32_of_log4(uint32_t c)
-{
-    const float root = c & 2u ? (c & 1u ? 1.68179286f : 1.41421354f)
-                              : (c & 1u ? 1.18920708f : 1.0f);
-    return root * float_of((125u + (c >> 2)) << 23);
-}
-
-INLINE uint32_t log4_of_f32(float x)
-{
-    uint32_t c = 0;
-    for (int i = 0; i < 15; ++i) c += x >= log4_bounds[i];
-    return c;
-}
 
 INLINE float read_log4(const unsigned char* at) { return f32_of_log4(*at >> 4); }
 INLINE float read_low4(const unsigned char* at) { return (float)(*at & 15) - 8.0f; }

@@ -50,7 +50,7 @@ typedef unsigned long long uintptr_t;
 #endif
 
 enum {
-    KVL__DEVICE_ABI = 1,
+    KVL__DEVICE_ABI = 2,
     KVL__CTA_THREADS = 128,
     KVL__BATCH = 64                // sequences or query rows of one launch
 };
@@ -121,7 +121,8 @@ typedef struct kvl__device_attend {
     float               softmax_scale, soft_cap;
     int32_t             window_len, split_rows, max_splits, parts;
     int32_t             num_queries;
-    int32_t             query_floats;      // copies of a query [., head_dim_k]: plain, basis
+    int32_t             query_floats;      // copies of a query [., head_dim_k]: plain, in bases
+    int32_t             value_dim, pad;    // channels of an output, the first ones of a value
     kvl__device_query   queries[KVL__BATCH];
 } kvl__device_attend;
 
@@ -133,9 +134,11 @@ typedef struct kvl__device_restore {
     uint64_t            seq;
     uint64_t            tables[2];
     int32_t             table_floats[2];
-    int32_t             only_head, pad;    // only_head < 0: all of grid y
+    int32_t             only_head;         // < 0: all of grid y
+    int32_t             row_dim;           // channels of `rows`, the first ones
     int64_t             first;
     uint64_t            codes, scales, offsets;     // uint16_t*, float*, float*; 0: not asked
+    uint64_t            choices;           // uint32_t* [units of the rows], or 0
 } kvl__device_restore;
 
 // As kvl_merge_desc: float arrays of rows [num_rows, head_dim] and [num_rows].
@@ -208,6 +211,7 @@ INLINE uint32_t f16_of_f32(float x)
     return h;
 }
 
+#define CONSTANT __device__ const
 #line 1 "templates/formats.h"
 // formats.h -- number formats that every target computes alike: integer arithmetic, one value.
 
@@ -248,6 +252,27 @@ INLINE uint32_t e4m3_of_f32(float x)
     return c > 127u ? 127u : c;
 }
 
+// log4: 2^((c - 8) / 4) of c = 0 .. 15, whose nearest exponent these bounds part.
+CONSTANT float log4_bounds[15] = {
+    0.272626936f, 0.324209899f, 0.385552704f, 0.458502024f, 0.545253873f,
+    0.648419797f, 0.771105409f, 0.917004049f, 1.09050775f, 1.29683959f,
+    1.54221082f, 1.8340081f, 2.18101549f, 2.59367919f, 3.08442163f
+};
+
+INLINE float f32_of_log4(uint32_t c)
+{
+    const float root = c & 2u ? (c & 1u ? 1.68179286f : 1.41421354f)
+                              : (c & 1u ? 1.18920708f : 1.0f);
+    return root * float_of((125u + (c >> 2)) << 23);
+}
+
+INLINE uint32_t log4_of_f32(float x)
+{
+    uint32_t c = 0;
+    for (int i = 0; i < 15; ++i) c += x >= log4_bounds[i];
+    return c;
+}
+
 // The nearest integer to y, |y| <= 127; with a flag of 0 or 1 the nearest whose lowest bit it is.
 INLINE float nearest_flagged(float y, int flag)
 {
@@ -263,18 +288,37 @@ INLINE uint32_t flagged_f16(uint32_t h, int flag)
     return h == 0u ? 0x8001u : h > 0x8000u && h < 0xfbffu ? h + 1u : h - 1u;
 }
 
-#line 79 "templates/cuda/prelude.cuh"
+#line 80 "templates/cuda/prelude.cuh"
+
+// What the bits of stored metadata mean.
+INLINE float meta_f16(uint32_t bits) { return f32_of_f16(bits); }
+INLINE float meta_e5m3(uint32_t bits) { return f32_of_e5m3(bits); }
+INLINE float meta_e4m3(uint32_t bits) { return f32_of_e4m3(bits); }
+INLINE float meta_i8(uint32_t bits) { return (float)(int8_t)bits; }
+INLINE float meta_log4(uint32_t bits) { return f32_of_log4(bits >> 4); }
+INLINE float meta_low4(uint32_t bits) { return to_float(bits & 15u) - 8.0f; }
 
 // MEMORY.  Addresses are multiples of what is read.
 
 INLINE uint32_t read_u16(const unsigned char* at) { return *(const uint16_t*)at; }
 INLINE void write_u16(unsigned char* at, uint32_t x) { *(uint16_t*)at = (uint16_t)x; }
-INLINE float read_f16(const unsigned char* at) { return f32_of_f16(read_u16(at)); }
-INLINE float read_bf16(const unsigned char* at) { return f32_of_bf16(read_u16(at)); }
-INLINE float read_e5m3(const unsigned char* at) { return f32_of_e5m3(*at); }
-INLINE float read_e4m3(const unsigned char* at) { return f32_of_e4m3(*at); }
-INLINE float read_i8(const unsigned char* at) { return (float)(int8_t)*at; }
+INLINE uint32_t read_u8(const unsigned char* at) { return *at; }
 INLINE uint32_t load_u32(const unsigned char* at) { return *(const uint32_t*)at; }
+
+// 16 numbers side by side.
+INLINE void read_16_u8(const unsigned char* at, uint32_t* x)
+{
+    const uint4 v = *(const uint4*)at;
+    const uint32_t words[4] = { v.x, v.y, v.z, v.w };
+    for (int i = 0; i < 16; ++i) x[i] = words[i / 4] >> i % 4 * 8 & 255u;
+}
+
+INLINE void read_16_u16(const unsigned char* at, uint32_t* x)
+{
+    const uint4 v = *(const uint4*)at, u = *(const uint4*)(at + 16);
+    const uint32_t words[8] = { v.x, v.y, v.z, v.w, u.x, u.y, u.z, u.w };
+    for (int i = 0; i < 16; ++i) x[i] = words[i / 2] >> i % 2 * 16 & 0xffffu;
+}
 
 // The half of a word that lanes l and l + 8 share: bits 8 and up of its halves are lane l + 8's.
 INLINE uint32_t load_narrow(const unsigned char* at, int lane)
@@ -325,7 +369,9 @@ enum { head_dim_k = 64, head_dim_v = 64 };
 enum { num_heads = 3, page_size = 64 };    // of a KV head
 
 // One KV head's part of a page: its keys, then its values.
-enum { keys_bytes = 1280, values_bytes = 1280 };
+#line 8 "templates/cuda/config.cuh"
+enum { keys_bytes = 1280 };
+enum { values_bytes = 1280 };
 
 INLINE float f32_of_row(uint32_t h) { return f32_of_f16(h); }
 INLINE uint32_t row_of_f32(float x) { return f16_of_f32(x); }
@@ -339,12 +385,13 @@ typedef struct head_windows {
 INLINE head_windows windows_of(const kvl__device_seq* s, const kvl__device_windows& w, int head)
 {
     const int64_t rows = w.sink_len + w.ring_rows;
-    uint16_t* at = (uint16_t*)s->window + head * rows * (head_dim_k + head_dim_v);
     head_windows h;
-    h.sink[0] = at;
+#line 25 "templates/cuda/config.cuh"
+    h.sink[0] = (uint16_t*)s->window + head * rows * (head_dim_k + head_dim_v);
     h.sink[1] = h.sink[0] + w.sink_len * (int64_t)head_dim_k;
     h.ring[0] = h.sink[1] + w.sink_len * (int64_t)head_dim_v;
     h.ring[1] = h.ring[0] + w.ring_rows * (int64_t)head_dim_k;
+#line 33 "templates/cuda/config.cuh"
     return h;
 }
 
@@ -364,8 +411,9 @@ INLINE int quantized_rows(const kvl__device_seq* s, const kvl__device_windows& w
 // Keys [0] or values [1] of one head in a page that is in the table.
 INLINE unsigned char* page_at(const kvl__device_seq* s, int page, int head, int side)
 {
+    enum { values_at = keys_bytes };
     return (unsigned char*)((const uint64_t*)s->table)[page - (int)s->first_page]
-           + head * (int64_t)(keys_bytes + values_bytes) + (side ? keys_bytes : 0);
+           + head * (int64_t)(keys_bytes + values_bytes) + (side ? values_at : 0);
 }
 
 #line 11 "templates/cuda/program.cu"
@@ -377,6 +425,8 @@ INLINE unsigned char* page_at(const kvl__device_seq* s, int page, int head, int 
 // A thread works on one lane of a cell: its 16 words.
 
 #line 8 "templates/cuda/codec.cuh"
+// Where zeros are, and what metadata is made of.
+#line 13 "templates/cuda/codec.cuh"
 enum { k_dim = 64, k_lane_extent = 64 };
 enum { k_word_extent = 64, k_cell_bytes = 64 };
 enum { k_scales_at = 1024, k_zeros_at = 1152 };
@@ -384,183 +434,147 @@ enum { k_page_bytes = 1280, k_group_size = 32 };
 
 INLINE int64_t k_cell_at(int lane16, int word16)
 {
-#line 16 "templates/cuda/codec.cuh"
+#line 21 "templates/cuda/codec.cuh"
     return (lane16 * (k_dim / 16) + word16) * (int64_t)k_cell_bytes;
-#line 20 "templates/cuda/codec.cuh"
+#line 25 "templates/cuda/codec.cuh"
 }
 
 // Codes of the words of a lane, lane % 16 of a cell.
 INLINE void k_get_codes(const unsigned char* cell, int lane, uint32_t* q)
 {
-#line 26 "templates/cuda/codec.cuh"
+#line 31 "templates/cuda/codec.cuh"
     const uint32_t word_0_0 = load_u32(cell + 0 + lane * 4);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[0] = (word_0_0 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[1] = (word_0_0 >> 16 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[2] = (word_0_0 >> 2 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[3] = (word_0_0 >> 18 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[4] = (word_0_0 >> 4 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[5] = (word_0_0 >> 20 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[6] = (word_0_0 >> 6 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[7] = (word_0_0 >> 22 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[8] = (word_0_0 >> 8 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[9] = (word_0_0 >> 24 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[10] = (word_0_0 >> 10 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[11] = (word_0_0 >> 26 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[12] = (word_0_0 >> 12 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[13] = (word_0_0 >> 28 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[14] = (word_0_0 >> 14 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[15] = word_0_0 >> 30;
-#line 35 "templates/cuda/codec.cuh"
+#line 40 "templates/cuda/codec.cuh"
 }
 
 // The inverse.  All lanes of a warp take part, since lanes l and l + 8 may share words; `write`
 // says whether this one has a lane.
 INLINE void k_put_codes(unsigned char* cell, int lane, const uint32_t* q, bool write)
 {
-#line 42 "templates/cuda/codec.cuh"
+#line 47 "templates/cuda/codec.cuh"
     {
         const uint32_t word = ((uint32_t)q[0] & 3u) | ((uint32_t)q[1] & 3u) << 16 | ((uint32_t)q[2] & 3u) << 2 | ((uint32_t)q[3] & 3u) << 18 | ((uint32_t)q[4] & 3u) << 4 | ((uint32_t)q[5] & 3u) << 20 | ((uint32_t)q[6] & 3u) << 6 | ((uint32_t)q[7] & 3u) << 22 | ((uint32_t)q[8] & 3u) << 8 | ((uint32_t)q[9] & 3u) << 24 | ((uint32_t)q[10] & 3u) << 10 | ((uint32_t)q[11] & 3u) << 26 | ((uint32_t)q[12] & 3u) << 12 | ((uint32_t)q[13] & 3u) << 28 | ((uint32_t)q[14] & 3u) << 14 | ((uint32_t)q[15] & 3u) << 30;
-#line 48 "templates/cuda/codec.cuh"
+#line 53 "templates/cuda/codec.cuh"
         if (write) *(uint32_t*)(cell + 0 + lane * 4) = word;
-#line 50 "templates/cuda/codec.cuh"
+#line 55 "templates/cuda/codec.cuh"
     }
-#line 56 "templates/cuda/codec.cuh"
+#line 61 "templates/cuda/codec.cuh"
 }
 
-#line 61 "templates/cuda/codec.cuh"
+#line 66 "templates/cuda/codec.cuh"
 // METADATA
 
 // Index of the scale of a word and a lane.
 INLINE int k_group(int word, int lane)
 {
-#line 67 "templates/cuda/codec.cuh"
+#line 72 "templates/cuda/codec.cuh"
     return lane / k_group_size * k_word_extent + word;
-#line 71 "templates/cuda/codec.cuh"
+#line 76 "templates/cuda/codec.cuh"
+}
+
+INLINE float k_scale_of(uint32_t bits)
+{
+#line 83 "templates/cuda/codec.cuh"
+    return meta_e5m3(bits);
+#line 85 "templates/cuda/codec.cuh"
+}
+
+INLINE float k_offset_of(float scale, uint32_t zero_bits)
+{
+    enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
+#line 91 "templates/cuda/codec.cuh"
+    const float zero = meta_i8(zero_bits);
+#line 93 "templates/cuda/codec.cuh"
+    return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
 INLINE float k_read_scale(const unsigned char* page, int group)
 {
-    return read_e5m3(page + k_scales_at + group * 1);
+    const unsigned char* at = page + k_scales_at + group * 1;
+    return k_scale_of(read_u8(at));
 }
 
 INLINE float k_read_offset(const unsigned char* page, int group, float scale)
 {
-    enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 82 "templates/cuda/codec.cuh"
-    page += k_zeros_at + group * 1;
-    const float zero = read_i8(page);
-#line 85 "templates/cuda/codec.cuh"
-    return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
+    uint32_t zero = 0;
+#line 106 "templates/cuda/codec.cuh"
+    zero = read_u8(page + k_zeros_at + group * 1);
+#line 108 "templates/cuda/codec.cuh"
+    return k_offset_of(scale, zero);
 }
 
-// The numbers that turn a value into its code: round((x - offset) * inverse).
-typedef struct k_grid {
-    float offset, inverse;
-} k_grid;
+#line 185 "templates/cuda/codec.cuh"
 
-// Stores a group's scale and zero.
-INLINE void k_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
-{
-    (void)zero_code;
-#line 99 "templates/cuda/codec.cuh"
-    page[k_scales_at + group] = (unsigned char)scale_code;
-#line 99 "templates/cuda/codec.cuh"
-    page[k_zeros_at + group] = (unsigned char)zero_code;
-#line 104 "templates/cuda/codec.cuh"
-}
-
-// Fits a group and stores its scale and zero.
-INLINE k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
-{
-    enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-    enum { group_size = 32 };
-    k_grid grid = { 0.0f, 0.0f };
-    uint32_t scale_code;
-    float scale;
-#line 115 "templates/cuda/codec.cuh"
-    const int flag = -1;             // the zero has none
-    uint32_t zero_code;
-    lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
-    hi += 0.0f;
-    const float unit = (float)(1 << bits) / 32.0f;
-    const float range = least(hi - lo, float_max), mid = 0.5f * lo + 0.5f * hi;
-    const float wanted = most(range / (float)code_max, absolute(mid) / (127.0f * unit));
-    float zero;
-    scale_code = e5m3_of_f32(wanted);
-    if (wanted > 0.0f && scale_code == 0) scale_code = 1;
-    for (;; ++scale_code) {
-        scale = f32_of_e5m3(scale_code);
-        const float step = scale * unit;
-        zero = scale > 0.0f ? nearest_even(clamp(mid / step, -127.0f, 127.0f)) : 0.0f;
-        if (scale_code == 255) break;
-        if (0.5f * range + absolute(mid - zero * step) <= scale * (float)half_codes) break;
-    }
-    zero_code = (uint32_t)(int32_t)zero & 255u;
-    grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
-    grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 134 "templates/cuda/codec.cuh"
-    k_put_pair(page, group, scale_code, zero_code);
-    return grid;
-}
-
-// The code of a value: round((x - offset) * inverse) within the range of codes.  What is not a
-// number, 0 times an infinite inverse, gets the lowest code.
-INLINE uint32_t k_code_of(float x, k_grid grid)
-{
-    const float zero_point = 0.0f, code_max = 3.0f;
-    float y = (x - grid.offset) * grid.inverse;
-    y = most(y, -zero_point);
-    y = least(y, code_max - zero_point);
-    return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
-}
-#line 149 "templates/cuda/codec.cuh"
-
+#line 206 "templates/cuda/codec.cuh"
 // Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
 INLINE void k_read_lane(const unsigned char* page, int lane, int word16, float* x)
 {
     uint32_t q[16];
     k_get_codes(page + k_cell_at(lane / 16, word16), lane % 16, q);
-#line 158 "templates/cuda/codec.cuh"
+#line 214 "templates/cuda/codec.cuh"
+    // Words side by side have scales side by side.
+    const int group = k_group(word16 * 16, lane);
+    uint32_t scales[16], zeros[16] = { 0 };
+    read_16_u8(page + k_scales_at + group * 1, scales);
+#line 219 "templates/cuda/codec.cuh"
+    read_16_u8(page + k_zeros_at + group * 1, zeros);
+#line 221 "templates/cuda/codec.cuh"
     for (int i = 0; i < 16; ++i) {
-        const int group = k_group(word16 * 16 + i, lane);
-        const float scale = k_read_scale(page, group);
-        x[i] = scale * to_float(q[i]) + k_read_offset(page, group, scale);
+        const float scale = k_scale_of(scales[i]);
+        x[i] = scale * to_float(q[i]) + k_offset_of(scale, zeros[i]);
     }
-#line 169 "templates/cuda/codec.cuh"
+#line 237 "templates/cuda/codec.cuh"
 }
 
+#line 271 "templates/cuda/codec.cuh"
 // One value.
 INLINE float k_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 175 "templates/cuda/codec.cuh"
+#line 275 "templates/cuda/codec.cuh"
     const int lane = row, word = channel;
-#line 179 "templates/cuda/codec.cuh"
+#line 279 "templates/cuda/codec.cuh"
     uint32_t q[16];
     k_get_codes(page + k_cell_at(lane / 16, word / 16), lane % 16, q);
     uint32_t picked = q[0];
     for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
     *code = picked;
-#line 187 "templates/cuda/codec.cuh"
+#line 287 "templates/cuda/codec.cuh"
     const int group = k_group(word, lane);
     const float scale = k_read_scale(page, group);
     return scale * to_float(picked) + k_read_offset(page, group, scale);
-#line 191 "templates/cuda/codec.cuh"
+#line 291 "templates/cuda/codec.cuh"
 }
 
 #line 11 "templates/cuda/program.cu"
@@ -572,6 +586,8 @@ INLINE float k_read_value(const unsigned char* page, int row, int channel, uint3
 // A thread works on one lane of a cell: its 16 words.
 
 #line 8 "templates/cuda/codec.cuh"
+// Where zeros are, and what metadata is made of.
+#line 13 "templates/cuda/codec.cuh"
 enum { v_dim = 64, v_lane_extent = 64 };
 enum { v_word_extent = 64, v_cell_bytes = 64 };
 enum { v_scales_at = 1024, v_zeros_at = 1152 };
@@ -579,183 +595,147 @@ enum { v_page_bytes = 1280, v_group_size = 32 };
 
 INLINE int64_t v_cell_at(int lane16, int word16)
 {
-#line 18 "templates/cuda/codec.cuh"
+#line 23 "templates/cuda/codec.cuh"
     return (word16 * (v_dim / 16) + lane16) * (int64_t)v_cell_bytes;
-#line 20 "templates/cuda/codec.cuh"
+#line 25 "templates/cuda/codec.cuh"
 }
 
 // Codes of the words of a lane, lane % 16 of a cell.
 INLINE void v_get_codes(const unsigned char* cell, int lane, uint32_t* q)
 {
-#line 26 "templates/cuda/codec.cuh"
+#line 31 "templates/cuda/codec.cuh"
     const uint32_t word_0_0 = load_u32(cell + 0 + lane * 4);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[0] = (word_0_0 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[1] = (word_0_0 >> 16 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[2] = (word_0_0 >> 2 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[3] = (word_0_0 >> 18 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[4] = (word_0_0 >> 4 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[5] = (word_0_0 >> 20 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[6] = (word_0_0 >> 6 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[7] = (word_0_0 >> 22 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[8] = (word_0_0 >> 8 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[9] = (word_0_0 >> 24 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[10] = (word_0_0 >> 10 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[11] = (word_0_0 >> 26 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[12] = (word_0_0 >> 12 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[13] = (word_0_0 >> 28 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[14] = (word_0_0 >> 14 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[15] = word_0_0 >> 30;
-#line 35 "templates/cuda/codec.cuh"
+#line 40 "templates/cuda/codec.cuh"
 }
 
 // The inverse.  All lanes of a warp take part, since lanes l and l + 8 may share words; `write`
 // says whether this one has a lane.
 INLINE void v_put_codes(unsigned char* cell, int lane, const uint32_t* q, bool write)
 {
-#line 42 "templates/cuda/codec.cuh"
+#line 47 "templates/cuda/codec.cuh"
     {
         const uint32_t word = ((uint32_t)q[0] & 3u) | ((uint32_t)q[1] & 3u) << 16 | ((uint32_t)q[2] & 3u) << 2 | ((uint32_t)q[3] & 3u) << 18 | ((uint32_t)q[4] & 3u) << 4 | ((uint32_t)q[5] & 3u) << 20 | ((uint32_t)q[6] & 3u) << 6 | ((uint32_t)q[7] & 3u) << 22 | ((uint32_t)q[8] & 3u) << 8 | ((uint32_t)q[9] & 3u) << 24 | ((uint32_t)q[10] & 3u) << 10 | ((uint32_t)q[11] & 3u) << 26 | ((uint32_t)q[12] & 3u) << 12 | ((uint32_t)q[13] & 3u) << 28 | ((uint32_t)q[14] & 3u) << 14 | ((uint32_t)q[15] & 3u) << 30;
-#line 48 "templates/cuda/codec.cuh"
+#line 53 "templates/cuda/codec.cuh"
         if (write) *(uint32_t*)(cell + 0 + lane * 4) = word;
-#line 50 "templates/cuda/codec.cuh"
+#line 55 "templates/cuda/codec.cuh"
     }
-#line 56 "templates/cuda/codec.cuh"
+#line 61 "templates/cuda/codec.cuh"
 }
 
-#line 61 "templates/cuda/codec.cuh"
+#line 66 "templates/cuda/codec.cuh"
 // METADATA
 
 // Index of the scale of a word and a lane.
 INLINE int v_group(int word, int lane)
 {
-#line 67 "templates/cuda/codec.cuh"
+#line 72 "templates/cuda/codec.cuh"
     return lane / v_group_size * v_word_extent + word;
-#line 71 "templates/cuda/codec.cuh"
+#line 76 "templates/cuda/codec.cuh"
+}
+
+INLINE float v_scale_of(uint32_t bits)
+{
+#line 83 "templates/cuda/codec.cuh"
+    return meta_e5m3(bits);
+#line 85 "templates/cuda/codec.cuh"
+}
+
+INLINE float v_offset_of(float scale, uint32_t zero_bits)
+{
+    enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
+#line 91 "templates/cuda/codec.cuh"
+    const float zero = meta_i8(zero_bits);
+#line 93 "templates/cuda/codec.cuh"
+    return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
 INLINE float v_read_scale(const unsigned char* page, int group)
 {
-    return read_e5m3(page + v_scales_at + group * 1);
+    const unsigned char* at = page + v_scales_at + group * 1;
+    return v_scale_of(read_u8(at));
 }
 
 INLINE float v_read_offset(const unsigned char* page, int group, float scale)
 {
-    enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 82 "templates/cuda/codec.cuh"
-    page += v_zeros_at + group * 1;
-    const float zero = read_i8(page);
-#line 85 "templates/cuda/codec.cuh"
-    return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
+    uint32_t zero = 0;
+#line 106 "templates/cuda/codec.cuh"
+    zero = read_u8(page + v_zeros_at + group * 1);
+#line 108 "templates/cuda/codec.cuh"
+    return v_offset_of(scale, zero);
 }
 
-// The numbers that turn a value into its code: round((x - offset) * inverse).
-typedef struct v_grid {
-    float offset, inverse;
-} v_grid;
+#line 185 "templates/cuda/codec.cuh"
 
-// Stores a group's scale and zero.
-INLINE void v_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
-{
-    (void)zero_code;
-#line 99 "templates/cuda/codec.cuh"
-    page[v_scales_at + group] = (unsigned char)scale_code;
-#line 99 "templates/cuda/codec.cuh"
-    page[v_zeros_at + group] = (unsigned char)zero_code;
-#line 104 "templates/cuda/codec.cuh"
-}
-
-// Fits a group and stores its scale and zero.
-INLINE v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
-{
-    enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-    enum { group_size = 32 };
-    v_grid grid = { 0.0f, 0.0f };
-    uint32_t scale_code;
-    float scale;
-#line 115 "templates/cuda/codec.cuh"
-    const int flag = -1;             // the zero has none
-    uint32_t zero_code;
-    lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
-    hi += 0.0f;
-    const float unit = (float)(1 << bits) / 32.0f;
-    const float range = least(hi - lo, float_max), mid = 0.5f * lo + 0.5f * hi;
-    const float wanted = most(range / (float)code_max, absolute(mid) / (127.0f * unit));
-    float zero;
-    scale_code = e5m3_of_f32(wanted);
-    if (wanted > 0.0f && scale_code == 0) scale_code = 1;
-    for (;; ++scale_code) {
-        scale = f32_of_e5m3(scale_code);
-        const float step = scale * unit;
-        zero = scale > 0.0f ? nearest_even(clamp(mid / step, -127.0f, 127.0f)) : 0.0f;
-        if (scale_code == 255) break;
-        if (0.5f * range + absolute(mid - zero * step) <= scale * (float)half_codes) break;
-    }
-    zero_code = (uint32_t)(int32_t)zero & 255u;
-    grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
-    grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 134 "templates/cuda/codec.cuh"
-    v_put_pair(page, group, scale_code, zero_code);
-    return grid;
-}
-
-// The code of a value: round((x - offset) * inverse) within the range of codes.  What is not a
-// number, 0 times an infinite inverse, gets the lowest code.
-INLINE uint32_t v_code_of(float x, v_grid grid)
-{
-    const float zero_point = 0.0f, code_max = 3.0f;
-    float y = (x - grid.offset) * grid.inverse;
-    y = most(y, -zero_point);
-    y = least(y, code_max - zero_point);
-    return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
-}
-#line 149 "templates/cuda/codec.cuh"
-
+#line 206 "templates/cuda/codec.cuh"
 // Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
 INLINE void v_read_lane(const unsigned char* page, int lane, int word16, float* x)
 {
     uint32_t q[16];
     v_get_codes(page + v_cell_at(lane / 16, word16), lane % 16, q);
-#line 158 "templates/cuda/codec.cuh"
+#line 214 "templates/cuda/codec.cuh"
+    // Words side by side have scales side by side.
+    const int group = v_group(word16 * 16, lane);
+    uint32_t scales[16], zeros[16] = { 0 };
+    read_16_u8(page + v_scales_at + group * 1, scales);
+#line 219 "templates/cuda/codec.cuh"
+    read_16_u8(page + v_zeros_at + group * 1, zeros);
+#line 221 "templates/cuda/codec.cuh"
     for (int i = 0; i < 16; ++i) {
-        const int group = v_group(word16 * 16 + i, lane);
-        const float scale = v_read_scale(page, group);
-        x[i] = scale * to_float(q[i]) + v_read_offset(page, group, scale);
+        const float scale = v_scale_of(scales[i]);
+        x[i] = scale * to_float(q[i]) + v_offset_of(scale, zeros[i]);
     }
-#line 169 "templates/cuda/codec.cuh"
+#line 237 "templates/cuda/codec.cuh"
 }
 
+#line 271 "templates/cuda/codec.cuh"
 // One value.
 INLINE float v_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 177 "templates/cuda/codec.cuh"
+#line 277 "templates/cuda/codec.cuh"
     const int lane = channel, word = row;
-#line 179 "templates/cuda/codec.cuh"
+#line 279 "templates/cuda/codec.cuh"
     uint32_t q[16];
     v_get_codes(page + v_cell_at(lane / 16, word / 16), lane % 16, q);
     uint32_t picked = q[0];
     for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
     *code = picked;
-#line 187 "templates/cuda/codec.cuh"
+#line 287 "templates/cuda/codec.cuh"
     const int group = v_group(word, lane);
     const float scale = v_read_scale(page, group);
     return scale * to_float(picked) + v_read_offset(page, group, scale);
-#line 191 "templates/cuda/codec.cuh"
+#line 291 "templates/cuda/codec.cuh"
 }
 
 #line 25 "templates/cuda/program.cu"
@@ -822,7 +802,7 @@ INLINE visible see(const kvl__device_attend& a, int query)
 enum { strip_rows = cta_threads };
 
 typedef struct softmax {
-    float scores[num_heads][strip_rows];       // of a strip, products alone; then weights
+    alignas(16) float scores[num_heads][strip_rows];     // of a strip, products alone; then weights
     int   distance[strip_rows];                // position of a key, counted from the query's
     float slopes[num_heads];                   // ALiBi's, times distance; 0: none
     float max[num_heads], sum[num_heads];
@@ -883,8 +863,14 @@ INLINE void softmax_add(softmax* s, int rows, float cap)
 enum { each = 1 };             // channels of a thread
 enum { slices = 2 };     // threads of a channel: tiles in turn
 
+#line 19 "templates/cuda/attend_splits.cu"
+// Floats of a query: one copy, or as many as keys may need.
+enum { q_floats = 1 * head_dim_k };
+
 typedef struct workspace {
-    float q[num_heads][head_dim_k];
+#line 24 "templates/cuda/attend_splits.cu"
+    alignas(16) float q[num_heads][q_floats];
+#line 26 "templates/cuda/attend_splits.cu"
     float bias[num_heads];         // of pages
     softmax state;
 } workspace;
@@ -901,19 +887,27 @@ INLINE int channel_of(int i)
 
 INLINE int slice_of() { return slices > 1 ? threadIdx.x / head_dim_v : 0; }
 
-// The copy of the queries that a part is scored with.
-INLINE void load_queries(const kvl__device_attend& a, int query, int head, int copy, workspace* w)
+// The queries [num_heads, q_floats] that a part is scored with: where keys are all in one basis, a
+// copy of them; else all copies.
+INLINE const float* load_queries(const kvl__device_attend& a, int query, int head, int copy,
+                                 workspace* w)
 {
     const int64_t row = (query * (int64_t)gridDim.y + head) * num_heads;
-    const float* from = (const float*)a.prepared + row * a.query_floats + copy * head_dim_k;
-    for (int i = threadIdx.x; i < num_heads * head_dim_k; i += cta_threads)
-        w->q[i / head_dim_k][i % head_dim_k] =
-            from[i / head_dim_k * (int64_t)a.query_floats + i % head_dim_k];
+    const float* from = (const float*)a.prepared + row * a.query_floats;
+#line 50 "templates/cuda/attend_splits.cu"
+    from += copy * head_dim_k;
+#line 53 "templates/cuda/attend_splits.cu"
+    float* q = w->q[0];
+#pragma unroll 1
+    for (int i = threadIdx.x; i < num_heads * q_floats; i += cta_threads)
+        q[i] = from[i / q_floats * (int64_t)a.query_floats + i % q_floats];
+#line 60 "templates/cuda/attend_splits.cu"
     for (int i = threadIdx.x; i < num_heads; i += cta_threads)
         w->state.slopes[i] = a.slopes ? ((const float*)a.slopes)[head * num_heads + i] : 0.0f;
-#line 50 "templates/cuda/attend_splits.cu"
+#line 66 "templates/cuda/attend_splits.cu"
     softmax_start(&w->state);
     __syncthreads();
+    return q;
 }
 
 INLINE void start_outputs(outputs* o)
@@ -928,30 +922,54 @@ INLINE void shrink_outputs(const softmax& state, outputs* o)
         for (int head = 0; head < num_heads; ++head) o->of[i][head] *= state.shrink[head];
 }
 
+// sum + a . x of n numbers, a at a multiple of four: four are read at a time.
+template <int n>
+INLINE float dot(const float* a, const float* x, float sum)
+{
+#pragma unroll
+    for (int i = 0; i < n; i += 4) {
+        const float4 four = *(const float4*)(a + i);
+        sum = mul_add(four.x, x[i], sum);
+        sum = mul_add(four.y, x[i + 1], sum);
+        sum = mul_add(four.z, x[i + 2], sum);
+        sum = mul_add(four.w, x[i + 3], sum);
+    }
+    return sum;
+}
+
 // PAGES
 
-// Scores of this thread's row of the strip that begins at `strip`.
-INLINE void score_token(const kvl__device_attend& a, const kvl__device_seq* s, int head,
-                        int row, bool is_visible, int distance,
-                        workspace* w)
+// Scores of this thread's row of a strip.
+INLINE void score_token(const kvl__device_seq* s, int head, int row, bool is_visible, int distance,
+                        const float* q, workspace* w)
 {
-    float sums[num_heads];
-    for (int h = 0; h < num_heads; ++h) sums[h] = 0.0f;
-    if (is_visible) {
-        const unsigned char* keys = page_at(s, row / page_size, head, 0);
-        const int lane = row % page_size;
+    enum { heads = 3 };        // that a pass over the row serves
+    w->state.distance[threadIdx.x] = distance;
 #pragma unroll 1
-        for (int at = 0; at < head_dim_k / 16; ++at) {
-            float x[16];
-            k_read_lane(keys, lane, at, x);
-            for (int h = 0; h < num_heads; ++h)
-                for (int i = 0; i < 16; ++i) sums[h] = mul_add(w->q[h][at * 16 + i], x[i], sums[h]);
+    for (int first = 0; first < num_heads; first += heads) {
+        float sums[heads];
+#pragma unroll
+        for (int h = 0; h < heads; ++h) sums[h] = 0.0f;
+        if (is_visible) {
+            const unsigned char* keys = page_at(s, row / page_size, head, 0);
+            const int lane = row % page_size;
+#line 117 "templates/cuda/attend_splits.cu"
+#pragma unroll 1
+            for (int at = 0; at < head_dim_k / 16; ++at) {
+                float x[16];
+                k_read_lane(keys, lane, at, x);
+#line 122 "templates/cuda/attend_splits.cu"
+                const float* of = q + first * q_floats + 0 + at * 16;
+#pragma unroll
+                for (int h = 0; h < heads; ++h) sums[h] = dot<16>(of + h * q_floats, x, sums[h]);
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < heads; ++h) {
+#line 132 "templates/cuda/attend_splits.cu"
+            w->state.scores[first + h][threadIdx.x] = is_visible ? sums[h] : hidden_score();
         }
     }
-#line 89 "templates/cuda/attend_splits.cu"
-    w->state.distance[threadIdx.x] = distance;
-    for (int h = 0; h < num_heads; ++h)
-        w->state.scores[h][threadIdx.x] = is_visible ? sums[h] : hidden_score();
 }
 
 // Values of the strip's rows [begin, end) join the outputs; rows are counted from its first.
@@ -967,7 +985,8 @@ INLINE void add_values(const kvl__device_seq* s, int head, int strip, int begin,
         for (int i = 0; i < each; ++i) {
             float x[16];
             if (channel_of(i) >= head_dim_v) continue;
-            v_read_lane(values, channel_of(i), row % page_size / 16, x);
+            v_read_lane(values, channel_of(i),
+                                                                row % page_size / 16, x);
 #pragma unroll
             for (int t = 0; t < 16; ++t) {
                 const int at = tile * 16 + t;
@@ -975,21 +994,20 @@ INLINE void add_values(const kvl__device_seq* s, int head, int strip, int begin,
             }
 #pragma unroll
             for (int h = 0; h < num_heads; ++h)
-#pragma unroll
-                for (int t = 0; t < 16; ++t)
-                    o->of[i][h] = mul_add(w->state.scores[h][tile * 16 + t], x[t], o->of[i][h]);
+                o->of[i][h] = dot<16>(w->state.scores[h] + tile * 16, x, o->of[i][h]);
         }
     }
 }
 
 INLINE void attend_pages(const kvl__device_attend& a, const kvl__device_seq* s, int head,
-                         int begin, int end, int64_t position, workspace* w, outputs* o)
+                         int begin, int end, int64_t position, const float* q, workspace* w,
+                         outputs* o)
 {
 #pragma unroll 1
     for (int strip = begin / 16 * 16; strip < end; strip += strip_rows) {
         const int row = strip + threadIdx.x;
-        score_token(a, s, head, row, row >= begin && row < end,
-                    (int)(row + a.windows.sink_len - position), w);
+        score_token(s, head, row, row >= begin && row < end,
+                    (int)(row + a.windows.sink_len - position), q, w);
         softmax_add(&w->state, strip_rows, a.soft_cap);
         shrink_outputs(w->state, o);
         add_values(s, head, strip, most_of(0, begin - strip), least_of(strip_rows, end - strip), w,
@@ -1005,13 +1023,15 @@ INLINE const uint16_t* window_row(const kvl__device_attend& a, const head_window
                                   const visible& v, int side, int at)
 {
     const int in_sink = v.sink_end - v.sink_begin;
+#line 189 "templates/cuda/attend_splits.cu"
     const int64_t dim = side ? head_dim_v : head_dim_k;
     if (at < in_sink) return h.sink[side] + (v.sink_begin + at) * dim;
     return h.ring[side] + (v.tail_begin + at - in_sink) % a.windows.ring_rows * dim;
 }
 
 // Two threads a row: neighbours read 32 bytes together.
-INLINE void score_row(const uint16_t* row, bool is_visible, int distance, workspace* w)
+INLINE void score_row(const uint16_t* row, bool is_visible, int distance, const float* q,
+                      workspace* w)
 {
     float sums[num_heads];
     for (int h = 0; h < num_heads; ++h) sums[h] = 0.0f;
@@ -1019,10 +1039,9 @@ INLINE void score_row(const uint16_t* row, bool is_visible, int distance, worksp
     for (int at = threadIdx.x % 2 * 8; is_visible && at < head_dim_k; at += 16) {
         const uint4 part = *(const uint4*)(row + at);
         const uint32_t pairs[4] = { part.x, part.y, part.z, part.w };
-        for (int i = 0; i < 8; ++i) {
-            const float x = f32_of_row(pairs[i / 2] >> i % 2 * 16 & 0xffffu);
-            for (int h = 0; h < num_heads; ++h) sums[h] = mul_add(w->q[h][at + i], x, sums[h]);
-        }
+        float x[8];
+        for (int i = 0; i < 8; ++i) x[i] = f32_of_row(pairs[i / 2] >> i % 2 * 16 & 0xffffu);
+        for (int h = 0; h < num_heads; ++h) sums[h] = dot<8>(q + h * q_floats + at, x, sums[h]);
     }
     if (threadIdx.x % 2 == 0) w->state.distance[threadIdx.x / 2] = distance;
     for (int h = 0; h < num_heads; ++h) {
@@ -1040,7 +1059,7 @@ INLINE int window_position(const kvl__device_attend& a, const visible& v, int at
 }
 
 INLINE void attend_windows(const kvl__device_attend& a, const head_windows& windows,
-                           const visible& v, workspace* w, outputs* o)
+                           const visible& v, const float* q, workspace* w, outputs* o)
 {
     enum { rows = strip_rows / 2 };
     const int count = v.sink_end - v.sink_begin + v.tail_end - v.tail_begin;
@@ -1048,7 +1067,7 @@ INLINE void attend_windows(const kvl__device_attend& a, const head_windows& wind
     for (int strip = 0; strip < count; strip += rows) {
         const int at = strip + threadIdx.x / 2;
         score_row(window_row(a, windows, v, 0, least_of(at, count - 1)), at < count,
-                  (int)(window_position(a, v, at) - v.position), w);
+                  (int)(window_position(a, v, at) - v.position), q, w);
         softmax_add(&w->state, rows, a.soft_cap);
         shrink_outputs(w->state, o);
         const int end = least_of(rows, count - strip);
@@ -1072,25 +1091,29 @@ INLINE void attend_windows(const kvl__device_attend& a, const head_windows& wind
 INLINE void store_part(const kvl__device_attend& a, int query, int head, int part, workspace* w,
                        const outputs& o)
 {
-    const int64_t first = (query * (int64_t)gridDim.y + head) * num_heads;
-    float* sums = w->state.scores[0];
-#pragma unroll
-    for (int h = 0; h < num_heads; ++h) {
-        const int64_t at = (first + h) * a.parts + part;
-        const float sum = w->state.sum[h], share = sum > 0.0f ? __fdividef(1.0f, sum) : 0.0f;
-        float* to = (float*)a.o_part + at * head_dim_v;
-        if (threadIdx.x == 0)
-            ((float*)a.lse_part)[at] = sum > 0.0f ? w->state.max[h] + logf(sum) : hidden_score();
-#line 222 "templates/cuda/attend_splits.cu"
-        __syncthreads();
-        sums[threadIdx.x] = o.of[0][h];
-        __syncthreads();
-        if (threadIdx.x >= head_dim_v) continue;
-        float all = 0.0f;
-        for (int slice = 0; slice < slices; ++slice) all += sums[slice * head_dim_v + threadIdx.x];
-        to[threadIdx.x] = all * share;
-#line 234 "templates/cuda/attend_splits.cu"
+    const int64_t first = (query * (int64_t)gridDim.y + head) * num_heads * a.parts + part;
+    float* to = (float*)a.o_part + first * head_dim_v;
+    const int64_t stride = a.parts * (int64_t)head_dim_v;
+    for (int h = threadIdx.x; h < num_heads; h += cta_threads) {
+        const float sum = w->state.sum[h];
+        ((float*)a.lse_part)[first + h * a.parts] =
+            sum > 0.0f ? w->state.max[h] + logf(sum) : hidden_score();
+        w->state.shrink[h] = sum > 0.0f ? __fdividef(1.0f, sum) : 0.0f;
     }
+    __syncthreads();
+#line 267 "templates/cuda/attend_splits.cu"
+#pragma unroll
+    for (int h = 0; h < num_heads; ++h) w->state.scores[h][threadIdx.x] = o.of[0][h];
+    __syncthreads();
+#pragma unroll 1
+    for (int i = threadIdx.x; i < num_heads * head_dim_v; i += cta_threads) {
+        const int h = i / head_dim_v, channel = i % head_dim_v;
+        float all = 0.0f;
+        for (int slice = 0; slice < slices; ++slice)
+            all += w->state.scores[h][slice * head_dim_v + channel];
+        to[h * stride + channel] = all * w->state.shrink[h];
+    }
+#line 285 "templates/cuda/attend_splits.cu"
 }
 
 KERNEL attend_splits(const __grid_constant__ kvl__device_attend a)
@@ -1103,14 +1126,15 @@ KERNEL attend_splits(const __grid_constant__ kvl__device_attend a)
     outputs o;
     if (!is_window && part >= v.num_splits) return;        // merge_splits does not read it
     start_outputs(&o);
-    load_queries(a, query, head, is_window ? 0 : 0, &w);
+    const int copy = is_window ? 0 : 0;
+    const float* q = load_queries(a, query, head, copy, &w);
     if (is_window) {
-        attend_windows(a, windows_of(s, a.windows, head), v, &w, &o);
+        attend_windows(a, windows_of(s, a.windows, head), v, q, &w, &o);
     } else {
         const int first = (v.first_page + part * v.pages_per_split) * page_size;
         attend_pages(a, s, head, most_of(v.page_begin, first),
-                     least_of(v.page_end, first + v.pages_per_split * page_size), v.position, &w,
-                     &o);
+                     least_of(v.page_end, first + v.pages_per_split * page_size), v.position, q,
+                     &w, &o);
     }
     store_part(a, query, head, part, &w, o);
 }

@@ -226,6 +226,7 @@ INLINE uint32_t f16_of_f32(float x)
     return sign | (a < 6.103515625e-5f ? (uint32_t)(int32_t)small : normal);
 }
 
+#define CONSTANT static const __attribute__((unused))
 #line 1 "templates/formats.h"
 // formats.h -- number formats that every target computes alike: integer arithmetic, one value.
 
@@ -266,25 +267,8 @@ INLINE uint32_t e4m3_of_f32(float x)
     return c > 127u ? 127u : c;
 }
 
-// The nearest integer to y, |y| <= 127; with a flag of 0 or 1 the nearest whose lowest bit it is.
-INLINE float nearest_flagged(float y, int flag)
-{
-    if (flag < 0) return nearest_even(y);
-    const float bit = (float)flag;
-    return 2.0f * clamp(nearest_even((y - bit) * 0.5f), -63.0f - bit, 63.0f) + bit;
-}
-
-// h, or with a flag of 0 or 1, where h has the other lowest bit, the f16 below it; above the least.
-INLINE uint32_t flagged_f16(uint32_t h, int flag)
-{
-    if (flag < 0 || (h & 1u) == (uint32_t)flag) return h;
-    return h == 0u ? 0x8001u : h > 0x8000u && h < 0xfbffu ? h + 1u : h - 1u;
-}
-
-#line 96 "templates/host/prelude.h"
-
 // log4: 2^((c - 8) / 4) of c = 0 .. 15, whose nearest exponent these bounds part.
-static const float log4_bounds[15] __attribute__((unused)) = {
+CONSTANT float log4_bounds[15] = {
     0.272626936f, 0.324209899f, 0.385552704f, 0.458502024f, 0.545253873f,
     0.648419797f, 0.771105409f, 0.917004049f, 1.09050775f, 1.29683959f,
     1.54221082f, 1.8340081f, 2.18101549f, 2.59367919f, 3.08442163f
@@ -303,6 +287,23 @@ INLINE uint32_t log4_of_f32(float x)
     for (int i = 0; i < 15; ++i) c += x >= log4_bounds[i];
     return c;
 }
+
+// The nearest integer to y, |y| <= 127; with a flag of 0 or 1 the nearest whose lowest bit it is.
+INLINE float nearest_flagged(float y, int flag)
+{
+    if (flag < 0) return nearest_even(y);
+    const float bit = (float)flag;
+    return 2.0f * clamp(nearest_even((y - bit) * 0.5f), -63.0f - bit, 63.0f) + bit;
+}
+
+// h, or with a flag of 0 or 1, where h has the other lowest bit, the f16 below it; above the least.
+INLINE uint32_t flagged_f16(uint32_t h, int flag)
+{
+    if (flag < 0 || (h & 1u) == (uint32_t)flag) return h;
+    return h == 0u ? 0x8001u : h > 0x8000u && h < 0xfbffu ? h + 1u : h - 1u;
+}
+
+#line 97 "templates/host/prelude.h"
 
 INLINE float read_log4(const unsigned char* at) { return f32_of_log4(*at >> 4); }
 INLINE float read_low4(const unsigned char* at) { return (float)(*at & 15) - 8.0f; }
@@ -351,14 +352,14 @@ INLINE vu load_u16(const unsigned char* at)
 INLINE vu load_u32(const unsigned char* at) { return *(const vu_at*)at; }
 
 // Words that lanes l and l + 8 share, of lanes lane ...: bits 8 and up of a half are lane l + 8's.
-#line 175 "templates/host/prelude.h"
+#line 155 "templates/host/prelude.h"
 INLINE vu load_narrow(const unsigned char* at, int lane)
 {
     return load_u32(at + lane % 8 * 4) >> lane / 8 * 8;
 }
-#line 180 "templates/host/prelude.h"
+#line 160 "templates/host/prelude.h"
 
-#line 182 "templates/host/prelude.h"
+#line 162 "templates/host/prelude.h"
 INLINE vf greater(vf a, vf b)
 {
     vf x;
@@ -386,17 +387,17 @@ INLINE vf load_f16(const unsigned char* at)
     __asm__("vcvtph2ps %1, %0" : "=v"(x) : "m"(*(const vh_at*)at));
     return x;
 }
-#line 242 "templates/host/prelude.h"
+#line 222 "templates/host/prelude.h"
 
 // Returns *a * b + c.
-#line 251 "templates/host/prelude.h"
+#line 231 "templates/host/prelude.h"
 INLINE vf mul_add_at(const float* a, vf b, vf c) { return mul_add(repeat(*a), b, c); }
-#line 253 "templates/host/prelude.h"
+#line 233 "templates/host/prelude.h"
 
 INLINE vf load_bf16(const unsigned char* at) { return (vf)(load_u16(at) << 16); }
 
 // Bytes as 32 bits.  In two steps, each of which compilers know: four times wider is one by one.
-#line 258 "templates/host/prelude.h"
+#line 238 "templates/host/prelude.h"
 INLINE vu load_u8(const unsigned char* at)
 {
     vu x;
@@ -410,7 +411,7 @@ INLINE vi load_s8(const unsigned char* at)
     __asm__("vpmovsxbd %1, %0" : "=v"(x) : "m"(*(const vb_at*)at));
     return x;
 }
-#line 282 "templates/host/prelude.h"
+#line 262 "templates/host/prelude.h"
 
 // a = 2^-15 (1 + c / 8) of c < 8 is too great: c 2^-17 = 2 a - 2^-14 < a, which is not less where
 // c >= 8.
@@ -443,7 +444,7 @@ INLINE vf load_low4(const unsigned char* at)
 INLINE vf load_i8(const unsigned char* at) { return __builtin_convertvector(load_s8(at), vf); }
 
 // BUTTERFLIES: of two lanes a and b, `stride` apart, a + b in the first and a - b in the second.
-#line 317 "templates/host/prelude.h"
+#line 297 "templates/host/prelude.h"
 INLINE vf butterfly_1(vf x)
 {
     const vi signs = { 0, -0x7fffffff - 1, 0, -0x7fffffff - 1, 0, -0x7fffffff - 1, 0, -0x7fffffff - 1 };
@@ -455,7 +456,7 @@ INLINE vf butterfly_1(vf x)
     return other + (vf)((vi)x ^ signs);
 }
 
-#line 317 "templates/host/prelude.h"
+#line 297 "templates/host/prelude.h"
 INLINE vf butterfly_2(vf x)
 {
     const vi signs = { 0, 0, -0x7fffffff - 1, -0x7fffffff - 1, 0, 0, -0x7fffffff - 1, -0x7fffffff - 1 };
@@ -467,7 +468,7 @@ INLINE vf butterfly_2(vf x)
     return other + (vf)((vi)x ^ signs);
 }
 
-#line 317 "templates/host/prelude.h"
+#line 297 "templates/host/prelude.h"
 INLINE vf butterfly_4(vf x)
 {
     const vi signs = { 0, 0, 0, 0, -0x7fffffff - 1, -0x7fffffff - 1, -0x7fffffff - 1, -0x7fffffff - 1 };
@@ -479,26 +480,26 @@ INLINE vf butterfly_4(vf x)
     return other + (vf)((vi)x ^ signs);
 }
 
-#line 330 "templates/host/prelude.h"
+#line 310 "templates/host/prelude.h"
 // The sum of all lanes, by halves.
 INLINE float sum_lanes(vf x)
 {
-#line 338 "templates/host/prelude.h"
+#line 318 "templates/host/prelude.h"
     typedef float half __attribute__((vector_size(32)));
     const half x8 = x;
-#line 341 "templates/host/prelude.h"
+#line 321 "templates/host/prelude.h"
     typedef float quarter __attribute__((vector_size(16)));
-#line 343 "templates/host/prelude.h"
+#line 323 "templates/host/prelude.h"
     const union { half whole; quarter parts[2]; } v8 = { x8 };
     const quarter x4 = v8.parts[0] + v8.parts[1];
-#line 348 "templates/host/prelude.h"
+#line 328 "templates/host/prelude.h"
     return (x4[0] + x4[2]) + (x4[1] + x4[3]);
 }
 
 // The sums of the lanes of four vectors, to [4].
 INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
 {
-#line 355 "templates/host/prelude.h"
+#line 335 "templates/host/prelude.h"
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
     typedef float quarter __attribute__((vector_size(16)));
@@ -507,7 +508,7 @@ INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
     quarter x[4];
     for (int i = 0; i < 4; ++i) {
         x[i] = v[i].parts[0] + v[i].parts[1];
-#line 366 "templates/host/prelude.h"
+#line 346 "templates/host/prelude.h"
     }
     // Lanes (0 + 2) and (1 + 3) of two vectors at a time, then their sums.
     const quarter ab = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5)
@@ -519,7 +520,7 @@ INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
     return;
 #endif
 #endif
-#line 378 "templates/host/prelude.h"
+#line 358 "templates/host/prelude.h"
     to[0] = sum_lanes(a);
     to[1] = sum_lanes(b);
     to[2] = sum_lanes(c);
@@ -540,7 +541,7 @@ INLINE float greatest_lane(vf x)
     const float a = all[1] > all[0] ? all[1] : all[0], b = all[3] > all[2] ? all[3] : all[2];
     return b > a ? b : a;
 }
-#line 399 "templates/host/prelude.h"
+#line 379 "templates/host/prelude.h"
 
 // 16-BIT WEIGHTS, in pairs: two in each lane
 
@@ -548,7 +549,7 @@ INLINE vi load_pairs(const int32_t* pairs) { return *(const vi_at*)pairs; }
 INLINE void store_pairs(int32_t* pairs, vi x) { *(vi_at*)pairs = x; }
 
 // Returns sum + x[2 l] w[0] + x[2 l + 1] w[1] in lane l, for the pair w at `at`.
-#line 419 "templates/host/prelude.h"
+#line 399 "templates/host/prelude.h"
 INLINE vi dot_pairs(vi w, vi x, vi sum)
 {
     vi part;
@@ -560,7 +561,7 @@ INLINE vi dot_at(const int32_t* at, vp x, vi sum)
 {
     return dot_pairs((vi){ *at, *at, *at, *at, *at, *at, *at, *at }, (vi)x, sum);
 }
-#line 431 "templates/host/prelude.h"
+#line 411 "templates/host/prelude.h"
 
 INLINE vi add_pairs(vi x, vi sum)
 {
@@ -585,21 +586,21 @@ INLINE vi absolute_pairs(vi x)
 INLINE int any_bit(vi x)
 {
     int any;
-#line 458 "templates/host/prelude.h"
+#line 438 "templates/host/prelude.h"
     __asm__("vmovmskps %1, %0" : "=r"(any) : "v"((vi)(x != 0)));
-#line 460 "templates/host/prelude.h"
+#line 440 "templates/host/prelude.h"
     return any;
 }
 
 // The low 16 bits of the lanes of a, then of b.
 INLINE vi low_halves(vi a, vi b)
 {
-#line 471 "templates/host/prelude.h"
+#line 451 "templates/host/prelude.h"
     vi x;
     __asm__("vpackusdw %2, %1, %0\n\tvpermq $0xd8, %0, %0"
             : "=v"(x) : "v"(a & 0xffff), "v"(b & 0xffff));
     return x;
-#line 476 "templates/host/prelude.h"
+#line 456 "templates/host/prelude.h"
 }
 
 // Rounds a times `factor`, then b times it, to 16-bit numbers; products are at most 32767.

@@ -50,7 +50,7 @@ typedef unsigned long long uintptr_t;
 #endif
 
 enum {
-    KVL__DEVICE_ABI = 1,
+    KVL__DEVICE_ABI = 2,
     KVL__CTA_THREADS = 128,
     KVL__BATCH = 64                // sequences or query rows of one launch
 };
@@ -121,7 +121,8 @@ typedef struct kvl__device_attend {
     float               softmax_scale, soft_cap;
     int32_t             window_len, split_rows, max_splits, parts;
     int32_t             num_queries;
-    int32_t             query_floats;      // copies of a query [., head_dim_k]: plain, basis
+    int32_t             query_floats;      // copies of a query [., head_dim_k]: plain, in bases
+    int32_t             value_dim, pad;    // channels of an output, the first ones of a value
     kvl__device_query   queries[KVL__BATCH];
 } kvl__device_attend;
 
@@ -133,9 +134,11 @@ typedef struct kvl__device_restore {
     uint64_t            seq;
     uint64_t            tables[2];
     int32_t             table_floats[2];
-    int32_t             only_head, pad;    // only_head < 0: all of grid y
+    int32_t             only_head;         // < 0: all of grid y
+    int32_t             row_dim;           // channels of `rows`, the first ones
     int64_t             first;
     uint64_t            codes, scales, offsets;     // uint16_t*, float*, float*; 0: not asked
+    uint64_t            choices;           // uint32_t* [units of the rows], or 0
 } kvl__device_restore;
 
 // As kvl_merge_desc: float arrays of rows [num_rows, head_dim] and [num_rows].
@@ -208,6 +211,7 @@ INLINE uint32_t f16_of_f32(float x)
     return h;
 }
 
+#define CONSTANT __device__ const
 #line 1 "templates/formats.h"
 // formats.h -- number formats that every target computes alike: integer arithmetic, one value.
 
@@ -248,6 +252,27 @@ INLINE uint32_t e4m3_of_f32(float x)
     return c > 127u ? 127u : c;
 }
 
+// log4: 2^((c - 8) / 4) of c = 0 .. 15, whose nearest exponent these bounds part.
+CONSTANT float log4_bounds[15] = {
+    0.272626936f, 0.324209899f, 0.385552704f, 0.458502024f, 0.545253873f,
+    0.648419797f, 0.771105409f, 0.917004049f, 1.09050775f, 1.29683959f,
+    1.54221082f, 1.8340081f, 2.18101549f, 2.59367919f, 3.08442163f
+};
+
+INLINE float f32_of_log4(uint32_t c)
+{
+    const float root = c & 2u ? (c & 1u ? 1.68179286f : 1.41421354f)
+                              : (c & 1u ? 1.18920708f : 1.0f);
+    return root * float_of((125u + (c >> 2)) << 23);
+}
+
+INLINE uint32_t log4_of_f32(float x)
+{
+    uint32_t c = 0;
+    for (int i = 0; i < 15; ++i) c += x >= log4_bounds[i];
+    return c;
+}
+
 // The nearest integer to y, |y| <= 127; with a flag of 0 or 1 the nearest whose lowest bit it is.
 INLINE float nearest_flagged(float y, int flag)
 {
@@ -263,18 +288,37 @@ INLINE uint32_t flagged_f16(uint32_t h, int flag)
     return h == 0u ? 0x8001u : h > 0x8000u && h < 0xfbffu ? h + 1u : h - 1u;
 }
 
-#line 79 "templates/cuda/prelude.cuh"
+#line 80 "templates/cuda/prelude.cuh"
+
+// What the bits of stored metadata mean.
+INLINE float meta_f16(uint32_t bits) { return f32_of_f16(bits); }
+INLINE float meta_e5m3(uint32_t bits) { return f32_of_e5m3(bits); }
+INLINE float meta_e4m3(uint32_t bits) { return f32_of_e4m3(bits); }
+INLINE float meta_i8(uint32_t bits) { return (float)(int8_t)bits; }
+INLINE float meta_log4(uint32_t bits) { return f32_of_log4(bits >> 4); }
+INLINE float meta_low4(uint32_t bits) { return to_float(bits & 15u) - 8.0f; }
 
 // MEMORY.  Addresses are multiples of what is read.
 
 INLINE uint32_t read_u16(const unsigned char* at) { return *(const uint16_t*)at; }
 INLINE void write_u16(unsigned char* at, uint32_t x) { *(uint16_t*)at = (uint16_t)x; }
-INLINE float read_f16(const unsigned char* at) { return f32_of_f16(read_u16(at)); }
-INLINE float read_bf16(const unsigned char* at) { return f32_of_bf16(read_u16(at)); }
-INLINE float read_e5m3(const unsigned char* at) { return f32_of_e5m3(*at); }
-INLINE float read_e4m3(const unsigned char* at) { return f32_of_e4m3(*at); }
-INLINE float read_i8(const unsigned char* at) { return (float)(int8_t)*at; }
+INLINE uint32_t read_u8(const unsigned char* at) { return *at; }
 INLINE uint32_t load_u32(const unsigned char* at) { return *(const uint32_t*)at; }
+
+// 16 numbers side by side.
+INLINE void read_16_u8(const unsigned char* at, uint32_t* x)
+{
+    const uint4 v = *(const uint4*)at;
+    const uint32_t words[4] = { v.x, v.y, v.z, v.w };
+    for (int i = 0; i < 16; ++i) x[i] = words[i / 4] >> i % 4 * 8 & 255u;
+}
+
+INLINE void read_16_u16(const unsigned char* at, uint32_t* x)
+{
+    const uint4 v = *(const uint4*)at, u = *(const uint4*)(at + 16);
+    const uint32_t words[8] = { v.x, v.y, v.z, v.w, u.x, u.y, u.z, u.w };
+    for (int i = 0; i < 16; ++i) x[i] = words[i / 2] >> i % 2 * 16 & 0xffffu;
+}
 
 // The half of a word that lanes l and l + 8 share: bits 8 and up of its halves are lane l + 8's.
 INLINE uint32_t load_narrow(const unsigned char* at, int lane)
@@ -325,7 +369,9 @@ enum { head_dim_k = 64, head_dim_v = 64 };
 enum { num_heads = 3, page_size = 64 };    // of a KV head
 
 // One KV head's part of a page: its keys, then its values.
-enum { keys_bytes = 1280, values_bytes = 1280 };
+#line 8 "templates/cuda/config.cuh"
+enum { keys_bytes = 1280 };
+enum { values_bytes = 1280 };
 
 INLINE float f32_of_row(uint32_t h) { return f32_of_f16(h); }
 INLINE uint32_t row_of_f32(float x) { return f16_of_f32(x); }
@@ -339,12 +385,13 @@ typedef struct head_windows {
 INLINE head_windows windows_of(const kvl__device_seq* s, const kvl__device_windows& w, int head)
 {
     const int64_t rows = w.sink_len + w.ring_rows;
-    uint16_t* at = (uint16_t*)s->window + head * rows * (head_dim_k + head_dim_v);
     head_windows h;
-    h.sink[0] = at;
+#line 25 "templates/cuda/config.cuh"
+    h.sink[0] = (uint16_t*)s->window + head * rows * (head_dim_k + head_dim_v);
     h.sink[1] = h.sink[0] + w.sink_len * (int64_t)head_dim_k;
     h.ring[0] = h.sink[1] + w.sink_len * (int64_t)head_dim_v;
     h.ring[1] = h.ring[0] + w.ring_rows * (int64_t)head_dim_k;
+#line 33 "templates/cuda/config.cuh"
     return h;
 }
 
@@ -364,8 +411,9 @@ INLINE int quantized_rows(const kvl__device_seq* s, const kvl__device_windows& w
 // Keys [0] or values [1] of one head in a page that is in the table.
 INLINE unsigned char* page_at(const kvl__device_seq* s, int page, int head, int side)
 {
+    enum { values_at = keys_bytes };
     return (unsigned char*)((const uint64_t*)s->table)[page - (int)s->first_page]
-           + head * (int64_t)(keys_bytes + values_bytes) + (side ? keys_bytes : 0);
+           + head * (int64_t)(keys_bytes + values_bytes) + (side ? values_at : 0);
 }
 
 #line 11 "templates/cuda/program.cu"
@@ -377,6 +425,8 @@ INLINE unsigned char* page_at(const kvl__device_seq* s, int page, int head, int 
 // A thread works on one lane of a cell: its 16 words.
 
 #line 8 "templates/cuda/codec.cuh"
+// Where zeros are, and what metadata is made of.
+#line 13 "templates/cuda/codec.cuh"
 enum { k_dim = 64, k_lane_extent = 64 };
 enum { k_word_extent = 64, k_cell_bytes = 64 };
 enum { k_scales_at = 1024, k_zeros_at = 1152 };
@@ -384,117 +434,139 @@ enum { k_page_bytes = 1280, k_group_size = 32 };
 
 INLINE int64_t k_cell_at(int lane16, int word16)
 {
-#line 16 "templates/cuda/codec.cuh"
+#line 21 "templates/cuda/codec.cuh"
     return (lane16 * (k_dim / 16) + word16) * (int64_t)k_cell_bytes;
-#line 20 "templates/cuda/codec.cuh"
+#line 25 "templates/cuda/codec.cuh"
 }
 
 // Codes of the words of a lane, lane % 16 of a cell.
 INLINE void k_get_codes(const unsigned char* cell, int lane, uint32_t* q)
 {
-#line 26 "templates/cuda/codec.cuh"
+#line 31 "templates/cuda/codec.cuh"
     const uint32_t word_0_0 = load_u32(cell + 0 + lane * 4);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[0] = (word_0_0 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[1] = (word_0_0 >> 16 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[2] = (word_0_0 >> 2 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[3] = (word_0_0 >> 18 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[4] = (word_0_0 >> 4 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[5] = (word_0_0 >> 20 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[6] = (word_0_0 >> 6 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[7] = (word_0_0 >> 22 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[8] = (word_0_0 >> 8 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[9] = (word_0_0 >> 24 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[10] = (word_0_0 >> 10 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[11] = (word_0_0 >> 26 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[12] = (word_0_0 >> 12 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[13] = (word_0_0 >> 28 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[14] = (word_0_0 >> 14 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[15] = word_0_0 >> 30;
-#line 35 "templates/cuda/codec.cuh"
+#line 40 "templates/cuda/codec.cuh"
 }
 
 // The inverse.  All lanes of a warp take part, since lanes l and l + 8 may share words; `write`
 // says whether this one has a lane.
 INLINE void k_put_codes(unsigned char* cell, int lane, const uint32_t* q, bool write)
 {
-#line 42 "templates/cuda/codec.cuh"
+#line 47 "templates/cuda/codec.cuh"
     {
         const uint32_t word = ((uint32_t)q[0] & 3u) | ((uint32_t)q[1] & 3u) << 16 | ((uint32_t)q[2] & 3u) << 2 | ((uint32_t)q[3] & 3u) << 18 | ((uint32_t)q[4] & 3u) << 4 | ((uint32_t)q[5] & 3u) << 20 | ((uint32_t)q[6] & 3u) << 6 | ((uint32_t)q[7] & 3u) << 22 | ((uint32_t)q[8] & 3u) << 8 | ((uint32_t)q[9] & 3u) << 24 | ((uint32_t)q[10] & 3u) << 10 | ((uint32_t)q[11] & 3u) << 26 | ((uint32_t)q[12] & 3u) << 12 | ((uint32_t)q[13] & 3u) << 28 | ((uint32_t)q[14] & 3u) << 14 | ((uint32_t)q[15] & 3u) << 30;
-#line 48 "templates/cuda/codec.cuh"
+#line 53 "templates/cuda/codec.cuh"
         if (write) *(uint32_t*)(cell + 0 + lane * 4) = word;
-#line 50 "templates/cuda/codec.cuh"
+#line 55 "templates/cuda/codec.cuh"
     }
-#line 56 "templates/cuda/codec.cuh"
+#line 61 "templates/cuda/codec.cuh"
 }
 
-#line 61 "templates/cuda/codec.cuh"
+#line 66 "templates/cuda/codec.cuh"
 // METADATA
 
 // Index of the scale of a word and a lane.
 INLINE int k_group(int word, int lane)
 {
-#line 67 "templates/cuda/codec.cuh"
+#line 72 "templates/cuda/codec.cuh"
     return lane / k_group_size * k_word_extent + word;
-#line 71 "templates/cuda/codec.cuh"
+#line 76 "templates/cuda/codec.cuh"
+}
+
+INLINE float k_scale_of(uint32_t bits)
+{
+#line 83 "templates/cuda/codec.cuh"
+    return meta_e5m3(bits);
+#line 85 "templates/cuda/codec.cuh"
+}
+
+INLINE float k_offset_of(float scale, uint32_t zero_bits)
+{
+    enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
+#line 91 "templates/cuda/codec.cuh"
+    const float zero = meta_i8(zero_bits);
+#line 93 "templates/cuda/codec.cuh"
+    return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
 INLINE float k_read_scale(const unsigned char* page, int group)
 {
-    return read_e5m3(page + k_scales_at + group * 1);
+    const unsigned char* at = page + k_scales_at + group * 1;
+    return k_scale_of(read_u8(at));
 }
 
 INLINE float k_read_offset(const unsigned char* page, int group, float scale)
 {
-    enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 82 "templates/cuda/codec.cuh"
-    page += k_zeros_at + group * 1;
-    const float zero = read_i8(page);
-#line 85 "templates/cuda/codec.cuh"
-    return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
+    uint32_t zero = 0;
+#line 106 "templates/cuda/codec.cuh"
+    zero = read_u8(page + k_zeros_at + group * 1);
+#line 108 "templates/cuda/codec.cuh"
+    return k_offset_of(scale, zero);
 }
 
+#line 112 "templates/cuda/codec.cuh"
 // The numbers that turn a value into its code: round((x - offset) * inverse).
 typedef struct k_grid {
     float offset, inverse;
 } k_grid;
 
-// Stores a group's scale and zero.
 INLINE void k_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
 {
     (void)zero_code;
-#line 99 "templates/cuda/codec.cuh"
+#line 125 "templates/cuda/codec.cuh"
     page[k_scales_at + group] = (unsigned char)scale_code;
-#line 99 "templates/cuda/codec.cuh"
+#line 125 "templates/cuda/codec.cuh"
     page[k_zeros_at + group] = (unsigned char)zero_code;
-#line 104 "templates/cuda/codec.cuh"
+#line 130 "templates/cuda/codec.cuh"
 }
 
-// Fits a group and stores its scale and zero.
-INLINE k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
+// What is stored for a group, and the scale that it decodes to.
+typedef struct k_pair {
+    uint32_t scale_code, zero_code;
+    float    scale;
+} k_pair;
+
+// Fits a group.  flag: the lowest bit of its zero; < 0: any.
+INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
     enum { group_size = 32 };
     k_grid grid = { 0.0f, 0.0f };
     uint32_t scale_code;
     float scale;
-#line 115 "templates/cuda/codec.cuh"
-    const int flag = -1;             // the zero has none
+    (void)flag;
+#line 148 "templates/cuda/codec.cuh"
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -514,8 +586,11 @@ INLINE k_grid k_store_grid(unsigned char* page, int group, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 134 "templates/cuda/codec.cuh"
-    k_put_pair(page, group, scale_code, zero_code);
+#line 152 "templates/cuda/codec.cuh"
+    pair->zero_code = zero_code;
+#line 168 "templates/cuda/codec.cuh"
+    pair->scale_code = scale_code;
+    pair->scale = scale;
     return grid;
 }
 
@@ -529,38 +604,46 @@ INLINE uint32_t k_code_of(float x, k_grid grid)
     y = least(y, code_max - zero_point);
     return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
 }
-#line 149 "templates/cuda/codec.cuh"
+#line 185 "templates/cuda/codec.cuh"
 
+#line 206 "templates/cuda/codec.cuh"
 // Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
 INLINE void k_read_lane(const unsigned char* page, int lane, int word16, float* x)
 {
     uint32_t q[16];
     k_get_codes(page + k_cell_at(lane / 16, word16), lane % 16, q);
-#line 158 "templates/cuda/codec.cuh"
+#line 214 "templates/cuda/codec.cuh"
+    // Words side by side have scales side by side.
+    const int group = k_group(word16 * 16, lane);
+    uint32_t scales[16], zeros[16] = { 0 };
+    read_16_u8(page + k_scales_at + group * 1, scales);
+#line 219 "templates/cuda/codec.cuh"
+    read_16_u8(page + k_zeros_at + group * 1, zeros);
+#line 221 "templates/cuda/codec.cuh"
     for (int i = 0; i < 16; ++i) {
-        const int group = k_group(word16 * 16 + i, lane);
-        const float scale = k_read_scale(page, group);
-        x[i] = scale * to_float(q[i]) + k_read_offset(page, group, scale);
+        const float scale = k_scale_of(scales[i]);
+        x[i] = scale * to_float(q[i]) + k_offset_of(scale, zeros[i]);
     }
-#line 169 "templates/cuda/codec.cuh"
+#line 237 "templates/cuda/codec.cuh"
 }
 
+#line 271 "templates/cuda/codec.cuh"
 // One value.
 INLINE float k_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 175 "templates/cuda/codec.cuh"
+#line 275 "templates/cuda/codec.cuh"
     const int lane = row, word = channel;
-#line 179 "templates/cuda/codec.cuh"
+#line 279 "templates/cuda/codec.cuh"
     uint32_t q[16];
     k_get_codes(page + k_cell_at(lane / 16, word / 16), lane % 16, q);
     uint32_t picked = q[0];
     for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
     *code = picked;
-#line 187 "templates/cuda/codec.cuh"
+#line 287 "templates/cuda/codec.cuh"
     const int group = k_group(word, lane);
     const float scale = k_read_scale(page, group);
     return scale * to_float(picked) + k_read_offset(page, group, scale);
-#line 191 "templates/cuda/codec.cuh"
+#line 291 "templates/cuda/codec.cuh"
 }
 
 #line 17 "templates/cuda/program.cu"
@@ -573,30 +656,21 @@ INLINE float k_read_value(const unsigned char* page, int row, int channel, uint3
 // to_basis is for rows that are encoded, turn_query for queries, from_basis for outputs and rows
 // that are read back.
 
-#line 91 "templates/cuda/transform.cuh"
-INLINE void k_hadamard(float* x, int num_rows, int row_stride)
-{
-    (void)x;
-    (void)num_rows;
-    (void)row_stride;
-    __syncthreads();
-}
-#line 99 "templates/cuda/transform.cuh"
-
+#line 146 "templates/cuda/transform.cuh"
+// Into the basis that all rows are in.
 template <int num_rows>
 INLINE void k_to_basis(float* x, int row_stride, const float* record)
 {
     (void)record;
-    k_hadamard(x, num_rows, row_stride);
+#line 157 "templates/cuda/transform.cuh"
+    (void)x;
+    (void)row_stride;
+    __syncthreads();
+#line 161 "templates/cuda/transform.cuh"
 }
 
-INLINE void k_turn_query(float* x, const float* record)
-{
-    (void)record;
-    k_hadamard(x, 1, 0);
-}
-
-INLINE void k_from_basis(float* x, const float* record) { k_turn_query(x, record); }
+INLINE void k_turn_query(float* x, const float* record) { k_to_basis<1>(x, 0, record); }
+INLINE void k_from_basis(float* x, const float* record) { k_to_basis<1>(x, 0, record); }
 
 #line 20 "templates/cuda/program.cu"
 #line 1 "templates/cuda/encode_rows.cu"
@@ -621,21 +695,28 @@ typedef struct k_unit {
     const float*    record;
 } k_unit;
 
-#line 48 "templates/cuda/encode_rows.cu"
-// A tile of 16 rows of the page, of which [first, end) are read.
-INLINE void k_load_tile(const k_unit& u, int tile, int first, int end, float* x)
+#line 51 "templates/cuda/encode_rows.cu"
+// Rows [from, from + rows) of the page in the codec's basis; of them [first, end) are read.
+template <int rows>
+INLINE void k_load_rows(const k_unit& u, int from, int first, int end, float* x)
 {
     __syncthreads();
-    for (int i = threadIdx.x; i < 16 * k_dim; i += cta_threads) {
-        const int row = tile * 16 + i / k_dim, channel = i % k_dim;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < rows * k_dim; i += cta_threads) {
+        const int row = from + i / k_dim, channel = i % k_dim;
         float value = 0.0f;
         if (row >= first && row < end)
             value = f32_of_row(u.ring[(u.row + row) % u.ring_rows * (int64_t)k_dim + channel]);
-#line 63 "templates/cuda/encode_rows.cu"
+#line 68 "templates/cuda/encode_rows.cu"
         x[i / k_dim * k_row_stride + channel] = value;
     }
-    k_to_basis<16>(x, k_row_stride, u.record);
-#line 69 "templates/cuda/encode_rows.cu"
+    k_to_basis<rows>(x, k_row_stride, u.record);
+#line 80 "templates/cuda/encode_rows.cu"
+}
+
+INLINE void k_load_tile(const k_unit& u, int tile, int first, int end, float* x)
+{
+    k_load_rows<16>(u, tile * 16, first, end, x);
 }
 
 // Codes, bits of x, of the rows [first, end) of a tile take their place in the page.
@@ -647,14 +728,14 @@ INLINE void k_put_tile(const k_unit& u, int tile, int first, int end, const floa
         const bool write = item < k_dim;
         uint32_t q[16];
         for (int i = 0; i < 16; ++i) q[i] = 0;
-#line 81 "templates/cuda/encode_rows.cu"
+#line 97 "templates/cuda/encode_rows.cu"
         unsigned char* cell = u.page + k_cell_at(tile, write ? at : 0);
-#line 85 "templates/cuda/encode_rows.cu"
+#line 101 "templates/cuda/encode_rows.cu"
         if (write && !whole) k_get_codes(cell, lane, q);
         for (int i = 0; i < 16; ++i) {
-#line 88 "templates/cuda/encode_rows.cu"
+#line 104 "templates/cuda/encode_rows.cu"
             const int row = lane, channel = at * 16 + i;
-#line 92 "templates/cuda/encode_rows.cu"
+#line 108 "templates/cuda/encode_rows.cu"
             if (write && tile * 16 + row >= first && tile * 16 + row < end)
                 q[i] = bits_of(x[row * k_row_stride + channel]);
         }
@@ -662,18 +743,18 @@ INLINE void k_put_tile(const k_unit& u, int tile, int first, int end, const floa
     }
 }
 
-#line 208 "templates/cuda/encode_rows.cu"
+#line 274 "templates/cuda/encode_rows.cu"
 // Groups along tokens: group_size rows at once, each channel with its own statistics.  Rows pass
 // twice: to be fitted, then to be rounded.
 INLINE void k_encode_group(const k_unit& u, int first, int end, float* x)
 {
     enum { each = 1 };                         // channels of a thread
     k_grid grids[each];
-#line 215 "templates/cuda/encode_rows.cu"
+#line 281 "templates/cuda/encode_rows.cu"
     float los[each] = { 0.0f };
-#line 215 "templates/cuda/encode_rows.cu"
+#line 281 "templates/cuda/encode_rows.cu"
     float his[each] = { 0.0f };
-#line 217 "templates/cuda/encode_rows.cu"
+#line 283 "templates/cuda/encode_rows.cu"
     for (int tile = first / 16; tile * 16 < end; ++tile) {
         k_load_tile(u, tile, first, end, x);
         for (int i = 0; i < each; ++i) {
@@ -684,31 +765,34 @@ INLINE void k_encode_group(const k_unit& u, int first, int end, float* x)
             for (int row = begin; row < after; ++row) {
                 const float value = x[row * k_row_stride + channel];
                 const bool is_first = tile * 16 + row == first;
-#line 228 "templates/cuda/encode_rows.cu"
+#line 294 "templates/cuda/encode_rows.cu"
                 {
                     const float x = value;
                     float& lo = los[i];
                     if (is_first) lo = x;
                     else lo = x < lo ? x : lo;
                 }
-#line 228 "templates/cuda/encode_rows.cu"
+#line 294 "templates/cuda/encode_rows.cu"
                 {
                     const float x = value;
                     float& hi = his[i];
                     if (is_first) hi = x;
                     else hi = x > hi ? x : hi;
                 }
-#line 235 "templates/cuda/encode_rows.cu"
+#line 301 "templates/cuda/encode_rows.cu"
             }
         }
     }
+    k_pair pairs[each];
+    for (int i = 0; i < each; ++i)
+        grids[i] = k_fit_grid(&pairs[i], -1, los[i], his[i]);
+#line 310 "templates/cuda/encode_rows.cu"
     for (int i = 0; i < each; ++i) {
         const int channel = i * cta_threads + threadIdx.x;
-        if (channel >= k_dim) continue;
         const int group = k_group(channel, first);
-        grids[i] = k_store_grid(u.page, group, los[i], his[i]);
+        if (channel < k_dim)
+            k_put_pair(u.page, group, pairs[i].scale_code, pairs[i].zero_code);
     }
-#line 247 "templates/cuda/encode_rows.cu"
     for (int tile = first / 16; tile * 16 < end; ++tile) {
         k_load_tile(u, tile, first, end, x);
         for (int i = 0; i < each; ++i) {
@@ -730,7 +814,7 @@ INLINE void k_encode_unit(const k_unit& u, int first, int end)
     for (int row = first; row < end; row += group_size)
         k_encode_group(u, row, row + group_size, x);
 }
-#line 269 "templates/cuda/encode_rows.cu"
+#line 338 "templates/cuda/encode_rows.cu"
 
 KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -761,6 +845,8 @@ KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
 // A thread works on one lane of a cell: its 16 words.
 
 #line 8 "templates/cuda/codec.cuh"
+// Where zeros are, and what metadata is made of.
+#line 13 "templates/cuda/codec.cuh"
 enum { v_dim = 64, v_lane_extent = 64 };
 enum { v_word_extent = 64, v_cell_bytes = 64 };
 enum { v_scales_at = 1024, v_zeros_at = 1152 };
@@ -768,117 +854,139 @@ enum { v_page_bytes = 1280, v_group_size = 32 };
 
 INLINE int64_t v_cell_at(int lane16, int word16)
 {
-#line 18 "templates/cuda/codec.cuh"
+#line 23 "templates/cuda/codec.cuh"
     return (word16 * (v_dim / 16) + lane16) * (int64_t)v_cell_bytes;
-#line 20 "templates/cuda/codec.cuh"
+#line 25 "templates/cuda/codec.cuh"
 }
 
 // Codes of the words of a lane, lane % 16 of a cell.
 INLINE void v_get_codes(const unsigned char* cell, int lane, uint32_t* q)
 {
-#line 26 "templates/cuda/codec.cuh"
+#line 31 "templates/cuda/codec.cuh"
     const uint32_t word_0_0 = load_u32(cell + 0 + lane * 4);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[0] = (word_0_0 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[1] = (word_0_0 >> 16 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[2] = (word_0_0 >> 2 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[3] = (word_0_0 >> 18 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[4] = (word_0_0 >> 4 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[5] = (word_0_0 >> 20 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[6] = (word_0_0 >> 6 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[7] = (word_0_0 >> 22 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[8] = (word_0_0 >> 8 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[9] = (word_0_0 >> 24 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[10] = (word_0_0 >> 10 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[11] = (word_0_0 >> 26 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[12] = (word_0_0 >> 12 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[13] = (word_0_0 >> 28 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[14] = (word_0_0 >> 14 & 3u);
-#line 32 "templates/cuda/codec.cuh"
+#line 37 "templates/cuda/codec.cuh"
     q[15] = word_0_0 >> 30;
-#line 35 "templates/cuda/codec.cuh"
+#line 40 "templates/cuda/codec.cuh"
 }
 
 // The inverse.  All lanes of a warp take part, since lanes l and l + 8 may share words; `write`
 // says whether this one has a lane.
 INLINE void v_put_codes(unsigned char* cell, int lane, const uint32_t* q, bool write)
 {
-#line 42 "templates/cuda/codec.cuh"
+#line 47 "templates/cuda/codec.cuh"
     {
         const uint32_t word = ((uint32_t)q[0] & 3u) | ((uint32_t)q[1] & 3u) << 16 | ((uint32_t)q[2] & 3u) << 2 | ((uint32_t)q[3] & 3u) << 18 | ((uint32_t)q[4] & 3u) << 4 | ((uint32_t)q[5] & 3u) << 20 | ((uint32_t)q[6] & 3u) << 6 | ((uint32_t)q[7] & 3u) << 22 | ((uint32_t)q[8] & 3u) << 8 | ((uint32_t)q[9] & 3u) << 24 | ((uint32_t)q[10] & 3u) << 10 | ((uint32_t)q[11] & 3u) << 26 | ((uint32_t)q[12] & 3u) << 12 | ((uint32_t)q[13] & 3u) << 28 | ((uint32_t)q[14] & 3u) << 14 | ((uint32_t)q[15] & 3u) << 30;
-#line 48 "templates/cuda/codec.cuh"
+#line 53 "templates/cuda/codec.cuh"
         if (write) *(uint32_t*)(cell + 0 + lane * 4) = word;
-#line 50 "templates/cuda/codec.cuh"
+#line 55 "templates/cuda/codec.cuh"
     }
-#line 56 "templates/cuda/codec.cuh"
+#line 61 "templates/cuda/codec.cuh"
 }
 
-#line 61 "templates/cuda/codec.cuh"
+#line 66 "templates/cuda/codec.cuh"
 // METADATA
 
 // Index of the scale of a word and a lane.
 INLINE int v_group(int word, int lane)
 {
-#line 67 "templates/cuda/codec.cuh"
+#line 72 "templates/cuda/codec.cuh"
     return lane / v_group_size * v_word_extent + word;
-#line 71 "templates/cuda/codec.cuh"
+#line 76 "templates/cuda/codec.cuh"
+}
+
+INLINE float v_scale_of(uint32_t bits)
+{
+#line 83 "templates/cuda/codec.cuh"
+    return meta_e5m3(bits);
+#line 85 "templates/cuda/codec.cuh"
+}
+
+INLINE float v_offset_of(float scale, uint32_t zero_bits)
+{
+    enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
+#line 91 "templates/cuda/codec.cuh"
+    const float zero = meta_i8(zero_bits);
+#line 93 "templates/cuda/codec.cuh"
+    return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
 INLINE float v_read_scale(const unsigned char* page, int group)
 {
-    return read_e5m3(page + v_scales_at + group * 1);
+    const unsigned char* at = page + v_scales_at + group * 1;
+    return v_scale_of(read_u8(at));
 }
 
 INLINE float v_read_offset(const unsigned char* page, int group, float scale)
 {
-    enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 82 "templates/cuda/codec.cuh"
-    page += v_zeros_at + group * 1;
-    const float zero = read_i8(page);
-#line 85 "templates/cuda/codec.cuh"
-    return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
+    uint32_t zero = 0;
+#line 106 "templates/cuda/codec.cuh"
+    zero = read_u8(page + v_zeros_at + group * 1);
+#line 108 "templates/cuda/codec.cuh"
+    return v_offset_of(scale, zero);
 }
 
+#line 112 "templates/cuda/codec.cuh"
 // The numbers that turn a value into its code: round((x - offset) * inverse).
 typedef struct v_grid {
     float offset, inverse;
 } v_grid;
 
-// Stores a group's scale and zero.
 INLINE void v_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
 {
     (void)zero_code;
-#line 99 "templates/cuda/codec.cuh"
+#line 125 "templates/cuda/codec.cuh"
     page[v_scales_at + group] = (unsigned char)scale_code;
-#line 99 "templates/cuda/codec.cuh"
+#line 125 "templates/cuda/codec.cuh"
     page[v_zeros_at + group] = (unsigned char)zero_code;
-#line 104 "templates/cuda/codec.cuh"
+#line 130 "templates/cuda/codec.cuh"
 }
 
-// Fits a group and stores its scale and zero.
-INLINE v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
+// What is stored for a group, and the scale that it decodes to.
+typedef struct v_pair {
+    uint32_t scale_code, zero_code;
+    float    scale;
+} v_pair;
+
+// Fits a group.  flag: the lowest bit of its zero; < 0: any.
+INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
     enum { group_size = 32 };
     v_grid grid = { 0.0f, 0.0f };
     uint32_t scale_code;
     float scale;
-#line 115 "templates/cuda/codec.cuh"
-    const int flag = -1;             // the zero has none
+    (void)flag;
+#line 148 "templates/cuda/codec.cuh"
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -898,8 +1006,11 @@ INLINE v_grid v_store_grid(unsigned char* page, int group, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 134 "templates/cuda/codec.cuh"
-    v_put_pair(page, group, scale_code, zero_code);
+#line 152 "templates/cuda/codec.cuh"
+    pair->zero_code = zero_code;
+#line 168 "templates/cuda/codec.cuh"
+    pair->scale_code = scale_code;
+    pair->scale = scale;
     return grid;
 }
 
@@ -913,38 +1024,46 @@ INLINE uint32_t v_code_of(float x, v_grid grid)
     y = least(y, code_max - zero_point);
     return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
 }
-#line 149 "templates/cuda/codec.cuh"
+#line 185 "templates/cuda/codec.cuh"
 
+#line 206 "templates/cuda/codec.cuh"
 // Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
 INLINE void v_read_lane(const unsigned char* page, int lane, int word16, float* x)
 {
     uint32_t q[16];
     v_get_codes(page + v_cell_at(lane / 16, word16), lane % 16, q);
-#line 158 "templates/cuda/codec.cuh"
+#line 214 "templates/cuda/codec.cuh"
+    // Words side by side have scales side by side.
+    const int group = v_group(word16 * 16, lane);
+    uint32_t scales[16], zeros[16] = { 0 };
+    read_16_u8(page + v_scales_at + group * 1, scales);
+#line 219 "templates/cuda/codec.cuh"
+    read_16_u8(page + v_zeros_at + group * 1, zeros);
+#line 221 "templates/cuda/codec.cuh"
     for (int i = 0; i < 16; ++i) {
-        const int group = v_group(word16 * 16 + i, lane);
-        const float scale = v_read_scale(page, group);
-        x[i] = scale * to_float(q[i]) + v_read_offset(page, group, scale);
+        const float scale = v_scale_of(scales[i]);
+        x[i] = scale * to_float(q[i]) + v_offset_of(scale, zeros[i]);
     }
-#line 169 "templates/cuda/codec.cuh"
+#line 237 "templates/cuda/codec.cuh"
 }
 
+#line 271 "templates/cuda/codec.cuh"
 // One value.
 INLINE float v_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 177 "templates/cuda/codec.cuh"
+#line 277 "templates/cuda/codec.cuh"
     const int lane = channel, word = row;
-#line 179 "templates/cuda/codec.cuh"
+#line 279 "templates/cuda/codec.cuh"
     uint32_t q[16];
     v_get_codes(page + v_cell_at(lane / 16, word / 16), lane % 16, q);
     uint32_t picked = q[0];
     for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
     *code = picked;
-#line 187 "templates/cuda/codec.cuh"
+#line 287 "templates/cuda/codec.cuh"
     const int group = v_group(word, lane);
     const float scale = v_read_scale(page, group);
     return scale * to_float(picked) + v_read_offset(page, group, scale);
-#line 191 "templates/cuda/codec.cuh"
+#line 291 "templates/cuda/codec.cuh"
 }
 
 #line 17 "templates/cuda/program.cu"
@@ -957,30 +1076,21 @@ INLINE float v_read_value(const unsigned char* page, int row, int channel, uint3
 // to_basis is for rows that are encoded, turn_query for queries, from_basis for outputs and rows
 // that are read back.
 
-#line 91 "templates/cuda/transform.cuh"
-INLINE void v_hadamard(float* x, int num_rows, int row_stride)
-{
-    (void)x;
-    (void)num_rows;
-    (void)row_stride;
-    __syncthreads();
-}
-#line 99 "templates/cuda/transform.cuh"
-
+#line 146 "templates/cuda/transform.cuh"
+// Into the basis that all rows are in.
 template <int num_rows>
 INLINE void v_to_basis(float* x, int row_stride, const float* record)
 {
     (void)record;
-    v_hadamard(x, num_rows, row_stride);
+#line 157 "templates/cuda/transform.cuh"
+    (void)x;
+    (void)row_stride;
+    __syncthreads();
+#line 161 "templates/cuda/transform.cuh"
 }
 
-INLINE void v_turn_query(float* x, const float* record)
-{
-    (void)record;
-    v_hadamard(x, 1, 0);
-}
-
-INLINE void v_from_basis(float* x, const float* record) { v_turn_query(x, record); }
+INLINE void v_turn_query(float* x, const float* record) { v_to_basis<1>(x, 0, record); }
+INLINE void v_from_basis(float* x, const float* record) { v_to_basis<1>(x, 0, record); }
 
 #line 20 "templates/cuda/program.cu"
 #line 1 "templates/cuda/encode_rows.cu"
@@ -1005,21 +1115,28 @@ typedef struct v_unit {
     const float*    record;
 } v_unit;
 
-#line 48 "templates/cuda/encode_rows.cu"
-// A tile of 16 rows of the page, of which [first, end) are read.
-INLINE void v_load_tile(const v_unit& u, int tile, int first, int end, float* x)
+#line 51 "templates/cuda/encode_rows.cu"
+// Rows [from, from + rows) of the page in the codec's basis; of them [first, end) are read.
+template <int rows>
+INLINE void v_load_rows(const v_unit& u, int from, int first, int end, float* x)
 {
     __syncthreads();
-    for (int i = threadIdx.x; i < 16 * v_dim; i += cta_threads) {
-        const int row = tile * 16 + i / v_dim, channel = i % v_dim;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < rows * v_dim; i += cta_threads) {
+        const int row = from + i / v_dim, channel = i % v_dim;
         float value = 0.0f;
         if (row >= first && row < end)
             value = f32_of_row(u.ring[(u.row + row) % u.ring_rows * (int64_t)v_dim + channel]);
-#line 63 "templates/cuda/encode_rows.cu"
+#line 68 "templates/cuda/encode_rows.cu"
         x[i / v_dim * v_row_stride + channel] = value;
     }
-    v_to_basis<16>(x, v_row_stride, u.record);
-#line 69 "templates/cuda/encode_rows.cu"
+    v_to_basis<rows>(x, v_row_stride, u.record);
+#line 80 "templates/cuda/encode_rows.cu"
+}
+
+INLINE void v_load_tile(const v_unit& u, int tile, int first, int end, float* x)
+{
+    v_load_rows<16>(u, tile * 16, first, end, x);
 }
 
 // Codes, bits of x, of the rows [first, end) of a tile take their place in the page.
@@ -1031,14 +1148,14 @@ INLINE void v_put_tile(const v_unit& u, int tile, int first, int end, const floa
         const bool write = item < v_dim;
         uint32_t q[16];
         for (int i = 0; i < 16; ++i) q[i] = 0;
-#line 83 "templates/cuda/encode_rows.cu"
+#line 99 "templates/cuda/encode_rows.cu"
         unsigned char* cell = u.page + v_cell_at(write ? at : 0, tile);
-#line 85 "templates/cuda/encode_rows.cu"
+#line 101 "templates/cuda/encode_rows.cu"
         if (write && !whole) v_get_codes(cell, lane, q);
         for (int i = 0; i < 16; ++i) {
-#line 90 "templates/cuda/encode_rows.cu"
+#line 106 "templates/cuda/encode_rows.cu"
             const int row = i, channel = item;
-#line 92 "templates/cuda/encode_rows.cu"
+#line 108 "templates/cuda/encode_rows.cu"
             if (write && tile * 16 + row >= first && tile * 16 + row < end)
                 q[i] = bits_of(x[row * v_row_stride + channel]);
         }
@@ -1046,7 +1163,7 @@ INLINE void v_put_tile(const v_unit& u, int tile, int first, int end, const floa
     }
 }
 
-#line 114 "templates/cuda/encode_rows.cu"
+#line 162 "templates/cuda/encode_rows.cu"
 // Groups along the channels of a row.  A thread has one group of one row.
 INLINE void v_encode_unit(const v_unit& u, int first, int end)
 {
@@ -1058,37 +1175,38 @@ INLINE void v_encode_unit(const v_unit& u, int first, int end)
             const int row = tile * 16 + item % 16, channel = item / 16 * group_size;
             if (row < first || row >= end) continue;
             float* of = x + item % 16 * v_row_stride + channel;
-#line 126 "templates/cuda/encode_rows.cu"
+#line 174 "templates/cuda/encode_rows.cu"
             float lo;
-#line 126 "templates/cuda/encode_rows.cu"
+#line 174 "templates/cuda/encode_rows.cu"
             float hi;
-#line 128 "templates/cuda/encode_rows.cu"
+#line 176 "templates/cuda/encode_rows.cu"
             {
                 const float x = of[0];
-#line 131 "templates/cuda/encode_rows.cu"
+#line 179 "templates/cuda/encode_rows.cu"
                 lo = x;
-#line 131 "templates/cuda/encode_rows.cu"
+#line 179 "templates/cuda/encode_rows.cu"
                 hi = x;
-#line 133 "templates/cuda/encode_rows.cu"
+#line 181 "templates/cuda/encode_rows.cu"
             }
             for (int i = 1; i < group_size; ++i) {
                 const float x = of[i];
-#line 137 "templates/cuda/encode_rows.cu"
+#line 185 "templates/cuda/encode_rows.cu"
                 lo = x < lo ? x : lo;
-#line 137 "templates/cuda/encode_rows.cu"
+#line 185 "templates/cuda/encode_rows.cu"
                 hi = x > hi ? x : hi;
-#line 139 "templates/cuda/encode_rows.cu"
+#line 187 "templates/cuda/encode_rows.cu"
             }
             const int group = v_group(row, channel);
-            v_grid grid = v_store_grid(u.page, group, lo, hi);
-#line 145 "templates/cuda/encode_rows.cu"
+            v_pair pair;
+            const v_grid grid = v_fit_grid(&pair, -1, lo, hi);
+            v_put_pair(u.page, group, pair.scale_code, pair.zero_code);
             for (int i = 0; i < group_size; ++i) of[i] = float_of(v_code_of(of[i], grid));
         }
         __syncthreads();
         v_put_tile(u, tile, first, end, x);
     }
 }
-#line 269 "templates/cuda/encode_rows.cu"
+#line 338 "templates/cuda/encode_rows.cu"
 
 KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
 {
