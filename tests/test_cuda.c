@@ -319,6 +319,24 @@ static void expect(kvl_context* ctx, kvl_status got, kvl_status wanted, const ch
               kvl_status_text(got), kvl_context_message(ctx), text);
 }
 
+// By hand: y 192 x 65 floats, codes 192 x 64 bytes and a word, scales, offsets, three rows of 64:
+// 4 (12480 + 3073 + 384 + 192) + 2 x 192.  Broken by a kernel that a device cannot load.
+Test(cuda, what_has_no_room_is_refused)
+{
+    const test_target cuda = test_cuda_target();
+    const kvl_layer_desc layer = test_layer("loom:kg64", 1, 1, 192, 64);
+    kvl_context* ctx = test_context(&cuda, 1);
+    kvl_cache* cache = NULL;
+    kvl_cache_desc d = { 0 };
+    d.num_layers = 1;
+    d.layers = &layer;
+    d.calibration = test_calibration(TEST_TABLES);
+    expect(ctx, kvl_cache_create(ctx, &d, &cache), KVL_UNSUPPORTED,
+           "k.round = feedback2: 64 rows of 192 channels take 64900 bytes of shared memory, and a "
+           "device has 49152");
+    kvl_context_destroy(ctx);
+}
+
 // One token a launch: the graph's own rows and queries are overwritten before each launch.
 typedef struct step {
     test_cache c;
