@@ -153,7 +153,8 @@
 // choices; transforms and feedback need linear algebra, and come from a file of kvloom-calibrate or
 // from a kvl_derivation of the engine's (docs/calibration.md).  Rows are those that attention
 // takes: after RoPE.  A calibration fits one model with one RoPE setting;
-// it says at which context length it was made, and serves one far longer less well.  Shapes are
+// it says at which context length it was made, and serves one far longer less well, which the log
+// says once when a sequence has more than twice as many rows.  Shapes are
 // always checked, RoPE where kvl_layer_desc.rope says it, the model where model_identity names it.
 //
 // NUMERICS

@@ -77,7 +77,7 @@ struct kvl_context {
     int             compile_seconds;
     char            isa[16];             // name of the instruction set in use
     int             exact;               // attention in float32 throughout
-    int             said_saturated, said_folder, said_reference;
+    int             said_saturated, said_folder, said_reference, said_context;
 };
 
 // Memory: sizes are passed back on free, so that a counting allocator needs no headers of its own.

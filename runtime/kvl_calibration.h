@@ -283,6 +283,7 @@ KVL__PUBLIC kvl_status kvl_calibration_load(kvl_context* ctx, const char* path,
     if (!cal) return kvl__tensors_no_memory(ctx);
     kvl_status status = kvl__tensors_read(ctx, path, kvl__is_for_caches, &cal->tensors);
     if (status == KVL_OK) status = kvl__calibration_check_file(ctx, &cal->tensors, path);
+    cal->source.context = atoll(kvl__tensors_text(&cal->tensors, "context"));
     if (status != KVL_OK) {
         kvl_calibration_free(cal);
         return status;

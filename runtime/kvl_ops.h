@@ -256,6 +256,8 @@ KVL__FN kvl_status kvl__cache_build(kvl_cache* cache, const kvl_cache_desc* desc
 {
     cache->max_seqs = desc->max_seqs;
     cache->max_bytes = desc->max_bytes;
+    const kvl__table_source* source = (const kvl__table_source*)(const void*)desc->calibration;
+    if (source) cache->calibrated_rows = source->context;
     cache->layers = (kvl__layer*)kvl__cache_alloc(
         cache, (uint64_t)desc->num_layers * sizeof *cache->layers);
     if (!cache->layers) return KVL_NO_MEMORY;
@@ -851,6 +853,20 @@ KVL__FN kvl_status kvl__append_check(kvl__append_job* job, const kvl_append_desc
     return job->bad ? kvl__append_bad_row(job) : KVL_OK;
 }
 
+// Moments are weighted by attention, which looks further back in a longer text.
+KVL__FN void kvl__warn_of_context(const kvl__append_job* job)
+{
+    const int64_t most = 2 * job->cache->calibrated_rows;
+    for (int i = 0; most > 0 && i < job->num_seqs; ++i) {
+        const int64_t rows = job->seqs[i].s->now.rows;
+        if (rows <= most || !kvl__records_bytes(&job->l->config) ||
+            !kvl__first_time(job->cache->ctx, &job->cache->ctx->said_context)) continue;
+        kvl__say(job->cache->ctx, KVL_LOG_WARNING, "a sequence has %lld rows: its codec is "
+                 "calibrated on texts of %lld tokens, and serves one of more than twice that less "
+                 "well", (long long)rows, (long long)(most / 2));
+    }
+}
+
 // Appends num_rows of each sequence; their pages are there.
 KVL__FN void kvl__append_rows(kvl__append_job* job, int64_t num_rows)
 {
@@ -861,6 +877,7 @@ KVL__FN void kvl__append_rows(kvl__append_job* job, int64_t num_rows)
         kvl__append_seq* a = &job->seqs[i];
         a->s->now = kvl__grown(&job->l->config, &a->s->now, a->num_rows, job->l->keep_rows);
     }
+    kvl__warn_of_context(job);
     if (job->saturated && kvl__first_time(ctx, &ctx->said_saturated))
         kvl__say(ctx, KVL_LOG_WARNING, "layer %d: a value beyond the range of f16 is kept as 65504 "
                  "with its sign; rows=bf16 in the spec has the range of float",

@@ -28,6 +28,7 @@ typedef struct kvl__table_source {
     // Whether the numbers are of the model that a cache is made for.  NULL: they are.
     kvl_status (*check)(kvl_context* ctx, const struct kvl__table_source* source,
                         const kvl_cache_desc* desc);
+    int64_t context;                   // tokens of the texts it was made with; 0: not known
 } kvl__table_source;
 
 // A side as text, whatever preset it came from: bits, group and the words that are not the

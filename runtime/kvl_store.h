@@ -151,6 +151,7 @@ struct kvl_cache {
     kvl__seq**   slots;
     int          capacity, num_seqs;
     uint32_t     next_generation;
+    int64_t      calibrated_rows;       // of a sequence, that tables are good for; 0: not known
     // Scratch of attend, made at creation for the largest layer.
     unsigned char* scratch;
     uint64_t     scratch_bytes;

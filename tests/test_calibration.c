@@ -457,6 +457,51 @@ Test(calibration, survives_a_file)
     remove(scratch);
 }
 
+typedef struct said_lines { int num; char last[512]; } said_lines;
+
+static void note_line(kvl_log_level level, const char* message, void* user)
+{
+    said_lines* said = user;
+    if (level != KVL_LOG_WARNING || strstr(message, "calibrated on texts") == NULL) { return; }
+    said->num++;
+    snprintf(said->last, sizeof said->last, "%s", message);
+}
+
+// Breaks when a sequence that outgrows its calibration is not told of, or one that does not is:
+// twice the length is the last without a word.
+Test(calibration, of_a_shorter_context_is_told)
+{
+    calibrated c;
+    said_lines said = { 0, "" };
+    kvl_context_desc desc = { .target = KVL_TARGET_REFERENCE, .num_threads = 1 };
+    inputs in = make_inputs();
+    kvl_calibration* cal = NULL;
+    kvl_cache* cache = NULL;
+    kvl_seq seq = 0;
+    desc.log.call = note_line;
+    desc.log.user = &said;
+    open_calibrated(&c, &desc);
+    test_ok(c.ctx, kvl_calibration_set_text(c.cal, "context", "40"), "set_text");
+    test_ok(c.ctx, kvl_calibration_save(c.cal, NULL, scratch), "save");
+    test_ok(c.ctx, kvl_calibration_load(c.ctx, scratch, &cal), "load");
+    c.cache.calibration = cal;
+    test_ok(c.ctx, kvl_cache_create(c.ctx, &c.cache, &cache), "kvl_cache_create");
+    test_ok(c.ctx, kvl_seq_create(cache, &seq), "sequence");
+    for (int32_t row = 0; row < 90; row++) {
+        kvl_append_desc a = { .num_seqs = 1, .seqs = &seq };
+        a.k.data = in.k + row * KV_HEADS * DK;
+        a.v.data = in.v + row * KV_HEADS * DV;
+        test_ok(c.ctx, kvl_append(cache, &a), "append");
+        cr_expect_eq(said.num, row >= 80, "%d lines at row %d", said.num, row);
+    }
+    cr_expect(strstr(said.last, "81 rows") && strstr(said.last, "40 tokens"), "%s", said.last);
+    kvl_cache_free(cache);
+    kvl_calibration_free(cal);
+    close_calibrated(&c);
+    free_inputs(&in);
+    remove(scratch);
+}
+
 // Breaks when statistics that went through a file differ from those that did not: what a run that
 // is resumed stands on.
 Test(calibration, a_file_in_between_changes_no_bit)

@@ -292,6 +292,12 @@ if [ -x "$bin/decode" ] && [ -n "$model" ]; then
     refuses "decode: a layer that is not there" "layer 99: the model has" \
         decode -m "$model" -p x -n 1 --cache 1-99:q8_0
     refuses "decode: --load of a folder" "it is a folder" decode -m "$model" -n 1 --load "$work"
+    mkdir -p "$work/data/kvloom"
+    : > "$work/data/kvloom/$(basename "$model" .gguf).kvloom.safetensors"
+    XDG_DATA_HOME="$work/data" \
+        refuses "decode: the usual calibration is damaged" "--cache f16 does without" \
+        decode -m "$model" -p x -n 1
+    rm -r "$work/data"
     refuses "decode: --load of no file" "no/such: cannot be read" \
         decode -m "$model" -n 1 --load no/such
     refuses "decode: --load of another kind of file" "saved sequences" \

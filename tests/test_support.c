@@ -343,9 +343,9 @@ static kvl_status find_table(kvl_context* ctx, const kvl__table_source* source,
 
 const kvl_calibration* test_calibration(test_tables kind)
 {
-    static const tables sources[] = { { { find_table, NULL }, TEST_TABLES },
-                                      { { find_table, NULL }, TEST_TABLES_EMPTY },
-                                      { { find_table, NULL }, TEST_TABLES_SPOILT } };
+    static const tables sources[] = { { { find_table, NULL, 0 }, TEST_TABLES },
+                                      { { find_table, NULL, 0 }, TEST_TABLES_EMPTY },
+                                      { { find_table, NULL, 0 }, TEST_TABLES_SPOILT } };
     return (const kvl_calibration*)(const void*)&sources[kind];
 }
 

@@ -88,7 +88,9 @@ static const char* const help[] = {
     "  -i, --interactive        reads a line, answers, reads the next; ends with the input.\n"
     "                           Ctrl-C ends an answer\n"
     "      --chat               the prompt is a message: applies the model's chat template\n",
-    "      --cache SPEC         how keys and values are held (f16). Can be repeated:\n"
+    "      --cache SPEC         how keys and values are held (loom:2.25 where MODEL.gguf has a\n"
+    "                           MODEL.kvloom.safetensors of kvloom-calibrate beside it or in\n"
+    "                           ~/.local/share/kvloom; else f16). Can be repeated:\n"
     "                             SPEC            both, in all layers\n"
     "                             k=SPEC, v=SPEC  the keys or the values\n"
     "                             0-3:SPEC, 7:SPEC, 7:k=SPEC  in these layers only\n"

@@ -24,6 +24,7 @@
 #include "sampler.h"
 #include "saved_session.h"
 #include "text_stream.h"
+#include "usual_cache.h"
 
 enum { PREFILL_ROWS = 512, PROGRESS_TOKENS = 1024 };
 
@@ -165,13 +166,20 @@ static int open_session(decoder* d, const int32_t* ids, int64_t count)
     const model_geometry* g = model_get_geometry(d->m);
     kvl_calibration* calibration = NULL;
     cache_specs specs;
-    if (cache_specs_create(o->cache_args, o->num_cache_args, g->num_layers, &specs, d->message,
-                           sizeof d->message) != 0) {
+    const char* usual_args[] = { USUAL_SPEC };
+    char usual_path[4096] = "";
+    // Where nothing is said of the cache.
+    const bool is_usual = o->num_cache_args == 0 && o->calibration == NULL &&
+                          o->calibrate_rows == 0 && !kvl_context_has_device(d->ctx) &&
+                          usual_calibration(o->model, usual_path, sizeof usual_path);
+    const char* path = is_usual ? usual_path : o->calibration;
+    if (cache_specs_create(is_usual ? usual_args : o->cache_args, is_usual ? 1 : o->num_cache_args,
+                           g->num_layers, &specs, d->message, sizeof d->message) != 0) {
         return 1;
     }
     int failed = 0;
-    if (o->calibration != NULL) {
-        failed = kvl_calibration_load(d->ctx, o->calibration, &calibration) != KVL_OK;
+    if (path != NULL) {
+        failed = kvl_calibration_load(d->ctx, path, &calibration) != KVL_OK;
         if (failed) {
             snprintf(d->message, sizeof d->message, "%s", kvl_context_message(d->ctx));
         }
@@ -189,6 +197,13 @@ static int open_session(decoder* d, const int32_t* ids, int64_t count)
     }
     kvl_calibration_free(calibration);
     cache_specs_free(&specs);
+    if (is_usual && failed) {
+        const size_t used = strlen(d->message);
+        snprintf(d->message + used, sizeof d->message - used, "; the usual %s, with %.200s, cannot "
+                 "be had: --cache f16 does without", USUAL_SPEC, usual_path);
+    } else if (is_usual) {
+        fprintf(stderr, "decode: %s with %s\n", USUAL_SPEC, usual_path);
+    }
     return failed != 0;
 }
 
