@@ -755,8 +755,8 @@ KVL__FN void kvl__add_turns(const kvl__add_job* job)
                 sums[1] += z[r][half + i] = sin(angle);
             }
             for (int r = 0; r < KVL__GROUP_ROWS; ++r) {
-                z[r][i] -= sums[0] / KVL__GROUP_ROWS;
-                z[r][half + i] -= sums[1] / KVL__GROUP_ROWS;
+                z[r][i] -= sums[0] / (double)KVL__GROUP_ROWS;
+                z[r][half + i] -= sums[1] / (double)KVL__GROUP_ROWS;
             }
         }
         for (int r = 0; r < KVL__GROUP_ROWS; ++r)
