@@ -195,7 +195,7 @@ if(TEST test_jit)
 endif()
 
 # Files of sequences once more with a device for the last target: the stand-in of tests/ptxsim.
-if(TARGET test_file AND NOT KVLOOM_NO_LUA)
+if(TARGET test_file AND NOT KVLOOM_NO_LUA AND NOT KVLOOM_SANITIZE)
     add_test(NAME test_file_cuda COMMAND $<TARGET_FILE:test_file> --tap=- --short-filename -j1
              WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
     kvloom_test_properties(test_file_cuda cuda)
