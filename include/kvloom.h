@@ -120,6 +120,13 @@
 // known by all tokens before them and a salt, compared in full, not by a hash alone.  By passing
 // ids, an engine says that rows of equal tokens after equal tokens are equal.
 //
+// Page tables of the engine's.  With kvl_cache_desc.num_pages, every layer has so many pages from
+// the beginning, and no other; an engine that has a scheduler of its own says with
+// kvl_seq_set_pages which of them a sequence uses.  A page has the same number in every layer.
+// kvl_pages_needed tells how many a length takes, kvl_page_uses whether one is free again.  Forks
+// share pages by their numbers; before one of two appends into the page that both have as their
+// last, partly filled one, it gets another number there, and kvloom copies the rows.
+//
 // Drop.  kvl_drop_oldest forgets the oldest rows behind the sink: no query sees them, and pages
 // that hold nothing else are freed.  With a sink and a call for each appended row, text without an
 // end stays within a budget.  Truncating to a row among the dropped ones is refused.
@@ -447,6 +454,8 @@ typedef struct kvl_cache_desc {
     int                   release_windows;  // 1: layers with a window_len free pages out of sight
     uint64_t              max_bytes;    // budget of the whole cache; 0: no bound
     uint64_t              prefix_bytes; // of these, for remembered prompts; 0: none are
+    int64_t               num_pages;    // of each layer, made at creation, for page tables that the
+                                        // engine hands in; 0: page tables are kvloom's own
     const kvl_calibration* calibration; // for specs with calibrated words; NULL: none.  Borrowed
                                         // until the call returns
     const char*           model_identity;   // what the calibration must say of its model, in its
@@ -479,6 +488,24 @@ KVL_API kvl_status kvl_seq_free(kvl_cache* cache, kvl_seq seq);
 // - errors: KVL_BAD_ARGUMENT (a freed handle), KVL_NO_MEMORY (also: max_seqs or max_bytes is
 //   reached); nothing has changed then.
 KVL_API kvl_status kvl_seq_fork(kvl_cache* cache, kvl_seq seq, kvl_seq* out);
+
+// PAGES OF THE ENGINE'S CHOICE
+
+// How many pages a sequence of num_rows rows takes that was appended to only.
+KVL_API kvl_status kvl_pages_needed(const kvl_cache* cache, int64_t num_rows, int64_t* num_pages);
+
+// Hands in the page table of a sequence: page i, of its quantized rows [i * page_size, (i + 1) *
+// page_size), is number pages[i] of the cache's, in every layer; -1 is none yet.  A page is taken
+// when rows come to it.  An append for which there is none, or one that another sequence uses, is
+// KVL_NO_MEMORY, and the message names the place.
+// - pages is copied.  Pages that have rows of the sequence must be named as they are, but for a
+//   partly filled last one that is shared: rows go on in a copy.  Forks begin with the same table.
+// - errors: KVL_BAD_ARGUMENT, KVL_NO_MEMORY; the table is as it was then.
+KVL_API kvl_status kvl_seq_set_pages(kvl_cache* cache, kvl_seq seq, const int32_t* pages,
+                                     int64_t num_pages);
+
+// How many page tables have a page with rows in it: the most of any layer.  0: it is free.
+KVL_API kvl_status kvl_page_uses(const kvl_cache* cache, int32_t page, int* num);
 
 // PROMPTS THAT BEGIN ALIKE
 
@@ -686,6 +713,8 @@ typedef struct kvl_load_desc {
     int       (*read)(void* bytes, size_t num_bytes, void* user);   // all of num_bytes: 0
     void*       user;
     int         recode;         // 1: a file of other specs is taken by way of full rows
+    const int32_t* pages;       // [num_pages] free ones, taken in order, where page tables are the
+    int64_t     num_pages;      // engine's; pages that sequences shared become one each
     uint32_t    end;            // must be 0
 } kvl_load_desc;
 

@@ -44,6 +44,7 @@ KVL__PUBLIC kvl_status kvl_cache_stats(const kvl_cache* cache, kvl_stats* out)
 KVL__FN uint64_t kvl__estimate_seq(const kvl_cache* cache, int64_t num_rows)
 {
     uint64_t bytes = kvl__seq_bytes(cache) + kvl__records_of_seq_bytes(cache);
+    int64_t list = 0;                                     // pages that are handed in
     for (int i = 0; i < cache->num_layers; ++i) {
         const kvl__layer* l = &cache->layers[i];
         if (!l->active) continue;
@@ -53,10 +54,12 @@ KVL__FN uint64_t kvl__estimate_seq(const kvl_cache* cache, int64_t num_rows)
                                                     l->desc.window_len, l->release_slack);
         const int64_t gone = released / l->config.page_size;
         bytes += kvl__window_alloc_bytes(cache, l);
-        bytes += (uint64_t)(pages - gone) * kvl__page_alloc_bytes(l);
+        if (cache->num_pages) list = kvl__max_i64(list, pages);
+        else bytes += (uint64_t)(pages - gone) * kvl__page_alloc_bytes(l);
         const int64_t entries = kvl__table_entries(pages - gone);
         bytes += kvl__table_bytes(entries) + kvl__device_table_bytes(cache, entries);
     }
+    bytes += (uint64_t)list * sizeof(int32_t);
     return bytes;
 }
 
@@ -67,7 +70,8 @@ KVL__FN kvl_status kvl__estimate_cache(kvl_cache* cache, const kvl_cache_desc* d
     KVL__TRY(kvl__layers_configure(cache, desc));
     *bytes = sizeof *cache + (uint64_t)cache->num_layers * sizeof *cache->layers;
     for (int i = 0; i < cache->num_layers; ++i)
-        *bytes += cache->layers[i].record_bytes + cache->layers[i].head_bytes;
+        *bytes += cache->layers[i].record_bytes + cache->layers[i].head_bytes +
+                  cache->layers[i].pool_bytes;
     *bytes += kvl__scratch_sizes(cache, kvl_context_threads(cache->ctx));
     *bytes += (uint64_t)kvl__slots_for(num_seqs) * sizeof *cache->slots;
     const uint64_t seq_bytes = kvl__estimate_seq(cache, num_rows);

@@ -577,6 +577,8 @@ typedef struct kvl__file_load {
     kvl__staging    st;
     unsigned char** pages;         // of the layer at hand, by number from 1
     int64_t         num_pages, room;
+    const int32_t*  free_pages;    // [num_free] that the engine gave
+    int64_t         num_free, next_free;
 } kvl__file_load;
 
 KVL__FN kvl_status kvl__read_header(kvl__stream* s, kvl_file_info* info)
@@ -742,12 +744,15 @@ KVL__FN kvl_status kvl__read_page(kvl__file_load* job, const kvl__layer* l, kvl_
                      "the file is damaged: page %lld of %lld", (long long)number,
                      (long long)job->num_pages);
         unsigned char* page = job->pages[number - 1];
-        ++kvl__page_of(page)->refs;
+        const int64_t place = table->first + table->num;
+        if (job->cache->num_pages) page = kvl__page_for(job->cache, l, to, place, page);
+        else ++kvl__page_of(page)->refs;
+        if (!page) return KVL_NO_MEMORY;
         kvl__table_pages(table)[table->num++] = page;
         return KVL_OK;
     }
     KVL__TRY(kvl__stream_read(&job->s, kvl__batch_linear(b, b->num), l->page_bytes));
-    unsigned char* page = kvl__page_create(job->cache, l, NULL);
+    unsigned char* page = kvl__page_for(job->cache, l, to, table->first + table->num, NULL);
     if (!page) return KVL_NO_MEMORY;
     kvl__table_pages(table)[table->num++] = page;
     b->contents[b->num] = page;
@@ -783,6 +788,35 @@ KVL__FN kvl_status kvl__read_pages(kvl__file_load* job, const kvl__layer* l, kvl
     return KVL_OK;
 }
 
+// Names pages [first, end) of a sequence of `cache` that has none there, from those that were
+// given.
+KVL__FN kvl_status kvl__give_pages(kvl__file_load* job, kvl_cache* cache, kvl__seq* seq,
+                                  int64_t first, int64_t end)
+{
+    if (end > seq->num_pages) {
+        const size_t bytes = (size_t)end * sizeof *seq->pages;
+        int32_t* list = (int32_t*)kvl__alloc(cache->ctx, bytes);
+        KVL__REQUIRE(cache->ctx, list, KVL_NO_MEMORY, "the allocator has no %zu bytes", bytes);
+        for (int64_t p = 0; p < end; ++p) list[p] = p < seq->num_pages ? seq->pages[p] : -1;
+        const int listed = kvl__seq_list_pages(cache, seq, list, end);
+        kvl__free(cache->ctx, list, bytes);
+        if (!listed) return KVL_NO_MEMORY;
+    }
+    for (int64_t p = first; p < end; ++p) {
+        if (seq->pages[p] >= 0) continue;
+        KVL__REQUIRE(cache->ctx, job->next_free < job->num_free, KVL_NO_MEMORY,
+                     "num_pages = %lld: more pages are needed for what the file holds",
+                     (long long)job->num_free);
+        const int32_t page = job->free_pages[job->next_free];
+        KVL__REQUIRE(cache->ctx, page >= 0 && page < cache->num_pages, KVL_BAD_ARGUMENT,
+                     "pages[%lld] = %d: must be a page from 0 to %lld", (long long)job->next_free,
+                     (int)page, (long long)cache->num_pages - 1);
+        seq->pages[p] = page;
+        ++job->next_free;
+    }
+    return KVL_OK;
+}
+
 KVL__FN kvl_status kvl__read_rows(kvl__file_load* job, int layer, int seq)
 {
     const kvl__layer* l = &job->cache->layers[layer];
@@ -801,6 +835,8 @@ KVL__FN kvl_status kvl__read_rows(kvl__file_load* job, int layer, int seq)
     to->now = e;
     to->now.history = kvl__min_i64(e.history, l->keep_rows);
     KVL__TRY(kvl__read_stretches(job, l, to, e.history));
+    if (job->cache->num_pages)
+        KVL__TRY(kvl__give_pages(job, job->cache, job->seqs[seq], end - num_pages, end));
     KVL__TRY(kvl__read_pages(job, l, to, end - num_pages, num_pages));
     kvl__record_update(job->cache, to, 1);
     KVL_ASSERT(kvl__seq_layer_holds(l, to));
@@ -815,6 +851,10 @@ KVL__FN kvl_status kvl__load_seqs(kvl__file_load* job)
     for (int i = 0; i < job->num_seqs; ++i) {
         job->seqs[i] = kvl__seq_make(cache, NULL);
         if (!job->seqs[i]) return KVL_NO_MEMORY;
+        const kvl__seq* waiting =
+            job->into && i < job->num_into ? kvl__seq_find(cache, job->into[i]) : NULL;
+        if (waiting && !kvl__seq_list_pages(cache, job->seqs[i], waiting->pages,
+                                            waiting->num_pages)) return KVL_NO_MEMORY;
     }
     for (int layer = 0; layer < cache->num_layers; ++layer) {
         job->num_pages = 0;
@@ -1028,6 +1068,8 @@ KVL__PUBLIC kvl_status kvl_copy_rows(kvl_cache* to, kvl_seq to_seq, kvl_cache* f
     c.first = first;
     c.num = num;
     KVL__TRY(kvl__check_copy(&c));
+    KVL__REQUIRE(to->ctx, to->num_pages == 0, KVL_UNSUPPORTED, "kvl_copy_rows: page tables are the "
+                 "engine's (num_pages): append what kvl_restore gives");
     KVL__TRY(kvl__need_seq(to, to_seq, &seq));
     KVL__TRY(kvl__check_positions(&c, seq));
     KVL__TRY(kvl__seq_add(to, seq, &c.to_seq));
@@ -1112,6 +1154,11 @@ KVL__FN kvl_status kvl__load_recode(kvl__file_load* job, kvl_cache* cache, int* 
         c.to_seq = job->out[i].seq;
         ++*entered;
         c.num = kvl__max_i64(0, rows);
+        if (cache->num_pages) {
+            int64_t needed;
+            KVL__TRY(kvl_pages_needed(cache, c.num, &needed));
+            KVL__TRY(kvl__give_pages(job, cache, kvl__seq_find(cache, c.to_seq), 0, needed));
+        }
         KVL__TRY(kvl__copy_layers(&c));
     }
     return KVL_OK;
@@ -1197,6 +1244,8 @@ KVL__FN kvl_status kvl__load_run(kvl_cache* cache, const kvl_load_desc* d, kvl__
     job.s.ctx = ctx;
     job.s.read = d->read;
     job.s.user = d->user;
+    job.free_pages = d->pages;
+    job.num_free = d->pages ? d->num_pages : 0;
     job.into = like->into;
     job.num_into = like->num_into;
     if (d->path) {

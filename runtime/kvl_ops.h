@@ -167,10 +167,38 @@ KVL__FN kvl_status kvl__check_cache_desc(kvl_context* ctx, const kvl_cache_desc*
                  "max_seqs = %d: must not be negative", desc->max_seqs);
     KVL__REQUIRE(ctx, desc->release_windows == 0 || desc->release_windows == 1, KVL_BAD_ARGUMENT,
                  "release_windows = %d: must be 0 or 1", desc->release_windows);
+    KVL__REQUIRE(ctx, desc->num_pages >= 0 && desc->num_pages <= INT32_MAX, KVL_BAD_ARGUMENT,
+                 "num_pages = %lld: must be 0 to 2^31 - 1", (long long)desc->num_pages);
+    KVL__REQUIRE(ctx, !desc->num_pages || !desc->prefix_bytes, KVL_BAD_ARGUMENT, "prefix_bytes = "
+                 "%llu: must be 0 with num_pages: what pages are shared is the engine's choice",
+                 (unsigned long long)desc->prefix_bytes);
+    KVL__REQUIRE(ctx, !desc->num_pages || !ctx->gpu, KVL_UNSUPPORTED, "num_pages = %lld: pages on "
+                 "a device are not handed in; kvl_prepare makes them", (long long)desc->num_pages);
     KVL__REQUIRE(ctx, desc->keep_len >= 0 && desc->keep_len <= 1 << 16, KVL_BAD_ARGUMENT,
                  "keep_len = %d: must be 0 to %d", desc->keep_len, 1 << 16);
     const kvl__table_source* source = (const kvl__table_source*)(const void*)desc->calibration;
     return source && source->check ? source->check(ctx, source, desc) : KVL_OK;
+}
+
+// Sizes of the layers' pools: a page of the engine's is one of the same rows in each.
+KVL__FN kvl_status kvl__pools_configure(kvl_cache* cache, int64_t num_pages)
+{
+    int first = -1;
+    cache->num_pages = num_pages;
+    for (int i = 0; i < cache->num_layers; ++i) {
+        kvl__layer* l = &cache->layers[i];
+        if (!l->active) continue;
+        if (first < 0) first = i;
+        const int page_size = cache->layers[first].config.page_size;
+        KVL__REQUIRE(cache->ctx, l->config.page_size == page_size, KVL_UNSUPPORTED,
+                     "num_pages: layer %d has pages of %d rows, layer %d of %d: page= in the specs "
+                     "makes them equal", i, l->config.page_size, first, page_size);
+        KVL__REQUIRE(cache->ctx, (uint64_t)num_pages <= (UINT64_MAX >> 2) / kvl__pool_stride(l),
+                     KVL_BAD_ARGUMENT, "num_pages = %lld: their bytes are no number of 64 bits",
+                     (long long)num_pages);
+        l->pool_bytes = (uint64_t)num_pages * kvl__pool_stride(l) + 63;
+    }
+    return KVL_OK;
 }
 
 // Fills the layers of a cache that has none of its kernels yet.
@@ -191,7 +219,7 @@ KVL__FN kvl_status kvl__layers_configure(kvl_cache* cache, const kvl_cache_desc*
         kvl__layer_sizes(l, desc->keep_len);
         l->release_slack = desc->release_windows && l->desc.window_len ? desc->keep_len + 1 : 0;
     }
-    return KVL_OK;
+    return desc->num_pages ? kvl__pools_configure(cache, desc->num_pages) : KVL_OK;
 }
 
 // Layers of equal configuration share a program: the first asks, the others copy.
@@ -227,6 +255,7 @@ KVL__PUBLIC void kvl_cache_free(kvl_cache* cache)
     kvl__cache_release(cache, cache->slots, (uint64_t)cache->capacity * sizeof *cache->slots);
     kvl__cache_release(cache, cache->scratch, cache->scratch_bytes);
     for (int i = 0; i < cache->num_layers; ++i) {
+        kvl__cache_release(cache, cache->layers[i].pool, cache->layers[i].pool_bytes);
         kvl__cache_release(cache, cache->layers[i].records, cache->layers[i].record_bytes);
         kvl__cache_release(cache, cache->layers[i].head_numbers, cache->layers[i].head_bytes);
     }
@@ -266,6 +295,12 @@ KVL__FN kvl_status kvl__cache_build(kvl_cache* cache, const kvl_cache_desc* desc
     for (int i = 0; i < cache->num_layers; ++i) {
         KVL__TRY(kvl__layer_heads(cache, &cache->layers[i]));
         KVL__TRY(kvl__layer_records(cache, &cache->layers[i], desc->calibration));
+    }
+    for (int i = 0; cache->num_pages && i < cache->num_layers; ++i) {
+        kvl__layer* l = &cache->layers[i];
+        if (!l->active) continue;
+        l->pool = kvl__cache_alloc(cache, l->pool_bytes);
+        if (!l->pool) return KVL_NO_MEMORY;
     }
     KVL__TRY(kvl__prefix_configure(cache, desc->prefix_bytes));
     if (cache->prefix.max_bytes) cache->make_room = kvl__prefix_make_room;

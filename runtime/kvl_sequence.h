@@ -22,6 +22,82 @@ KVL__PUBLIC kvl_status kvl_seq_fork(kvl_cache* cache, kvl_seq handle, kvl_seq* o
     return kvl__seq_add(cache, seq, out);
 }
 
+// PAGES OF THE ENGINE'S CHOICE
+
+KVL__PUBLIC kvl_status kvl_pages_needed(const kvl_cache* cache, int64_t num_rows,
+                                        int64_t* num_pages)
+{
+    KVL__USE_CACHE(cache);
+    KVL__REQUIRE(cache->ctx, num_pages, KVL_BAD_ARGUMENT, "num_pages = NULL: must be given");
+    KVL__REQUIRE(cache->ctx, num_rows >= 0, KVL_BAD_ARGUMENT,
+                 "num_rows = %lld: must not be negative", (long long)num_rows);
+    *num_pages = 0;
+    for (int i = 0; i < cache->num_layers; ++i) {
+        const kvl__config* c = &cache->layers[i].config;
+        if (cache->layers[i].active)
+            *num_pages = kvl__max_i64(*num_pages, kvl__num_pages(c, kvl__quantized_rows(c,
+                                                                                        num_rows)));
+    }
+    return KVL_OK;
+}
+
+// What a layer has in pages stays where it is; the page that the next rows go into may change hands
+// if another sequence has it too.
+KVL__FN kvl_status kvl__check_pages(const kvl_cache* cache, int layer, const kvl__seq_layer* s,
+                                    const int32_t* pages, int64_t num_pages)
+{
+    const int64_t page_size = cache->layers[layer].config.page_size;
+    const int64_t end = s->table ? s->table->first + s->table->num : 0;
+    KVL__REQUIRE(cache->ctx, num_pages >= end, KVL_BAD_ARGUMENT,
+                 "num_pages = %lld: layer %d has rows in %lld", (long long)num_pages, layer,
+                 (long long)end);
+    for (int64_t p = s->table ? s->table->first : 0; p < end; ++p) {
+        const kvl__page* page = kvl__page_of(kvl__page_at(s, p));
+        const int shared = s->table->refs > 1 || page->refs > 1;
+        const int written = p == end - 1 && s->now.quantized % page_size != 0;
+        KVL__REQUIRE(cache->ctx, pages[p] == page->number || (shared && written), KVL_BAD_ARGUMENT,
+                     "pages[%lld] = %d: layer %d has the sequence's rows in page %d", (long long)p,
+                     (int)pages[p], layer, (int)page->number);
+    }
+    return KVL_OK;
+}
+
+KVL__PUBLIC kvl_status kvl_seq_set_pages(kvl_cache* cache, kvl_seq handle, const int32_t* pages,
+                                         int64_t num_pages)
+{
+    kvl__seq* seq;
+    KVL__USE_CACHE(cache);
+    KVL__REQUIRE(cache->ctx, cache->num_pages > 0, KVL_BAD_ARGUMENT,
+                 "kvl_seq_set_pages: page tables are kvloom's own (kvl_cache_desc.num_pages = 0)");
+    seq = kvl__seq_find(cache, handle);
+    if (!seq) return kvl__need_seq(cache, handle, &seq);          // offloaded ones may have theirs
+    KVL__REQUIRE(cache->ctx, num_pages >= 0 && num_pages <= INT32_MAX && (pages || !num_pages),
+                 KVL_BAD_ARGUMENT, "num_pages = %lld: must be 0 to 2^31 - 1, with pages",
+                 (long long)num_pages);
+    for (int64_t p = 0; p < num_pages; ++p)
+        KVL__REQUIRE(cache->ctx, pages[p] >= -1 && pages[p] < cache->num_pages, KVL_BAD_ARGUMENT,
+                     "pages[%lld] = %d: must be a page from 0 to %lld, or -1 for none",
+                     (long long)p, (int)pages[p], (long long)cache->num_pages - 1);
+    for (int i = 0; i < cache->num_layers; ++i)
+        if (cache->layers[i].active)
+            KVL__TRY(kvl__check_pages(cache, i, &seq->layers[i], pages, num_pages));
+    return kvl__seq_list_pages(cache, seq, pages, num_pages) ? KVL_OK : KVL_NO_MEMORY;
+}
+
+KVL__PUBLIC kvl_status kvl_page_uses(const kvl_cache* cache, int32_t page, int* num)
+{
+    KVL__USE_CACHE(cache);
+    KVL__REQUIRE(cache->ctx, num, KVL_BAD_ARGUMENT, "num = NULL: must be given");
+    KVL__REQUIRE(cache->ctx, page >= 0 && page < cache->num_pages, KVL_BAD_ARGUMENT,
+                 "page = %d: the cache has %lld that are handed in", (int)page,
+                 (long long)cache->num_pages);
+    *num = 0;
+    for (int i = 0; i < cache->num_layers; ++i)
+        if (cache->layers[i].active)
+            *num = (int)kvl__max_i64(*num, kvl__pool_at(&cache->layers[i], page)->refs);
+    return KVL_OK;
+}
+
 // PROMPTS THAT BEGIN ALIKE
 
 KVL__FN kvl_status kvl__check_prompt(kvl_context* ctx, const kvl_prompt* prompt)

@@ -43,6 +43,7 @@ typedef struct kvl__page {         // at contents - KVL__PAGE_HEADER
     uint64_t device;               // address of the contents; 0: they follow
     struct kvl__page* next;        // of the layer's spare ones
     uint32_t remembered;           // of refs: those of remembered prompts, see kvl_prefix.h
+    int32_t  number;               // in the layer's pool
 } kvl__page;
 
 // Followed by entries pointers to the contents of pages.
@@ -86,6 +87,8 @@ typedef struct kvl__layer {
     uint64_t             device_sinks, device_slopes;
     kvl__device_kernels  kernels;
     kvl__page*           spare;               // pages that kvl_prepare made, out of use
+    void*                pool;                // as allocated, where page tables are the engine's:
+    uint64_t             pool_bytes;          // num_pages pages with their headers
 } kvl__layer;
 
 typedef struct kvl__seq_layer {
@@ -105,6 +108,8 @@ typedef struct kvl__seq {
     uint64_t        away;          // what kvl_reload compares; 0: the rows are here
     kvl__seq_layer* layers;        // [num_layers], behind this struct
     uint64_t        records;       // of the layers, on a device
+    int32_t*        pages;         // [num_pages] as the engine handed them in; < 0: none
+    int64_t         num_pages;
 } kvl__seq;
 
 // One query row of a wave.
@@ -148,6 +153,7 @@ struct kvl_cache {
     kvl__layer*  layers;
     int          num_layers, max_seqs;
     uint64_t     max_bytes;
+    int64_t      num_pages;             // of each layer's pool; 0: page tables are kvloom's own
     kvl__seq**   slots;
     int          capacity, num_seqs;
     uint32_t     next_generation;
@@ -323,6 +329,12 @@ KVL__FN void kvl__page_release(kvl_cache* cache, const kvl__layer* l, unsigned c
         return;
     }
     cache->page_bytes -= l->page_bytes;
+    if (cache->num_pages) {
+#ifdef KVLOOM_DEBUG
+        memset(contents, 0xff, (size_t)l->page_bytes);
+#endif
+        return;
+    }
     if (kvl__on_device(cache)) {
         kvl__layer* owner = &cache->layers[l - cache->layers];
         if (cache->device.prepared_rows == 0) {
@@ -441,7 +453,7 @@ KVL__FN void kvl__table_leave(kvl_cache* cache, const kvl__layer* l, kvl__table*
 KVL__FN uint64_t kvl__window_alloc_bytes(const kvl_cache* cache, const kvl__layer* l)
 {
     if (l->window_bytes == 0) return 0;
-    return l->window_bytes + (kvl__on_device(cache) ? 0 : KVL__WINDOW_HEADER);
+    return l->window_bytes + (kvl__on_device(cache) ? 0u : (uint64_t)KVL__WINDOW_HEADER);
 }
 
 // Sequences that have the window buffer; not on a device.
@@ -580,7 +592,72 @@ KVL__FN void kvl__seq_release(kvl_cache* cache, kvl__seq* seq)
         kvl__window_free(cache, l, s);
     }
     kvl__cache_give_device(cache, seq->records, kvl__records_of_seq_bytes(cache));
+    kvl__cache_release(cache, seq->pages, (uint64_t)seq->num_pages * sizeof *seq->pages);
     kvl__cache_release(cache, seq, kvl__seq_bytes(cache));
+}
+
+// PAGES OF THE ENGINE'S CHOICE
+
+// Bytes from one page of a pool to the next.
+KVL__FN uint64_t kvl__pool_stride(const kvl__layer* l)
+{
+    return KVL__PAGE_HEADER + (l->page_bytes + 63) / 64 * 64;
+}
+
+KVL__FN kvl__page* kvl__pool_at(const kvl__layer* l, int64_t number)
+{
+    const uintptr_t first = ((uintptr_t)l->pool + 63) & ~(uintptr_t)63;
+    return (kvl__page*)(first + (uintptr_t)number * (uintptr_t)kvl__pool_stride(l));
+}
+
+// Gives a sequence a list of its own of num pages.
+KVL__FN int kvl__seq_list_pages(kvl_cache* cache, kvl__seq* seq, const int32_t* pages, int64_t num)
+{
+    int32_t* list = NULL;
+    if (num > 0) {
+        list = (int32_t*)kvl__cache_take(cache, (uint64_t)num * sizeof *list);
+        if (!list) return 0;
+        memcpy(list, pages, (size_t)num * sizeof *list);
+    }
+    kvl__cache_release(cache, seq->pages, (uint64_t)seq->num_pages * sizeof *seq->pages);
+    seq->pages = list;
+    seq->num_pages = num;
+    return 1;
+}
+
+// The sequence that a layer's part belongs to: it lies before its layers.
+KVL__FN kvl__seq* kvl__seq_of(const kvl_cache* cache, const kvl__layer* l, kvl__seq_layer* s)
+{
+    return (kvl__seq*)(void*)(s - (l - cache->layers)) - 1;
+}
+
+// Contents for page `place` of a sequence, zeros or a copy of `from`; NULL: no memory, or the
+// engine has handed in no page for it that can be taken.
+KVL__FN unsigned char* kvl__page_for(kvl_cache* cache, const kvl__layer* l, kvl__seq_layer* s,
+                                     int64_t place, unsigned char* from)
+{
+    if (cache->num_pages == 0) return kvl__page_create(cache, l, from);
+    const kvl__seq* seq = kvl__seq_of(cache, l, s);
+    const int32_t number = place < seq->num_pages ? seq->pages[place] : -1;
+    if (number < 0) {
+        kvl__fail(cache->ctx, KVL_NO_MEMORY, "pages[%lld] of the sequence: kvl_seq_set_pages has "
+                  "given none, %lld in all", (long long)place, (long long)seq->num_pages);
+        return NULL;
+    }
+    kvl__page* page = kvl__pool_at(l, number);
+    if (page->refs > 0) {
+        kvl__fail(cache->ctx, KVL_NO_MEMORY, "pages[%lld] = %d of the sequence: is in use; another "
+                  "one must be given there (kvl_seq_set_pages)", (long long)place, (int)number);
+        return NULL;
+    }
+    unsigned char* contents = (unsigned char*)page + KVL__PAGE_HEADER;
+    memset(page, 0, sizeof *page);
+    page->refs = 1;
+    page->number = number;
+    if (from) memcpy(contents, from, (size_t)l->page_bytes);
+    else memset(contents, 0, (size_t)l->page_bytes);
+    cache->page_bytes += l->page_bytes;
+    return contents;
 }
 
 // An empty sequence, or one that begins as `from` is: windows and tables are shared.
@@ -595,6 +672,10 @@ KVL__FN kvl__seq* kvl__seq_make(kvl_cache* cache, const kvl__seq* from)
             kvl__seq_release(cache, seq);
             return NULL;
         }
+    }
+    if (from && from->num_pages && !kvl__seq_list_pages(cache, seq, from->pages, from->num_pages)) {
+        kvl__seq_release(cache, seq);
+        return NULL;
     }
     for (int i = 0; i < cache->num_layers; ++i) {
         const kvl__layer* l = &cache->layers[i];
@@ -717,12 +798,12 @@ KVL__FN int kvl__pages_reserve(kvl_cache* cache, const kvl__layer* l, kvl__seq_l
     if (r.written >= 0) {
         unsigned char* page = kvl__table_pages(table)[r.written - table->first];
         if (r.shared || kvl__page_of(page)->refs > 1) {
-            s->copied = kvl__page_create(cache, l, page);
+            s->copied = kvl__page_for(cache, l, s, r.written, page);
             if (!s->copied) return 0;
         }
     }
     while (r.kept_end + s->num_reserved < r.end) {
-        unsigned char* page = kvl__page_create(cache, l, NULL);
+        unsigned char* page = kvl__page_for(cache, l, s, r.kept_end + s->num_reserved, NULL);
         if (!page) return 0;
         kvl__table_pages(table)[r.kept_end + s->num_reserved++ - table->first] = page;
     }

@@ -5,10 +5,11 @@
 #
 # Builds with gcc, with clang, under the address and undefined-behaviour sanitizers and under the
 # thread sanitizer (tests of threads), all with warnings as errors, in build-test/.  --quick: one
-# build with the first compiler.  --long: afterwards 100000 random operations on sequences under the
-# address sanitizer, and 10 minutes of fuzzers (tools/fuzz.sh).  Tests that need a model are skipped unless
-# KVLOOM_TEST_MODEL_SMOLLM2 and KVLOOM_TEST_MODEL_GEMMA3 name one.  The user's kernel cache is not
-# touched.  The last line is "N passed, N failed, N skipped"; status 1 if a test or a build failed.
+# build with the first compiler.  --long: afterwards 100000 random operations on sequences under
+# the address sanitizer, and 10 minutes of fuzzers (tools/fuzz.sh).  Tests that need a model are
+# skipped unless KVLOOM_TEST_MODEL_SMOLLM2 and KVLOOM_TEST_MODEL_GEMMA3 name one.  The user's kernel
+# cache is not touched.  The last line is "N passed, N failed, N skipped"; status 1 if a test or a
+# build failed.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -20,7 +21,7 @@ while [ $# -gt 0 ]; do
     --quick) quick=1 ;;
     --long) long=1 ;;
     --jobs) shift; jobs=${1:?--jobs needs a number} ;;
-    --help | -h) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help | -h) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: unknown option $1" >&2; exit 2 ;;
     esac
     shift
