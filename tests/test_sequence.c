@@ -601,7 +601,11 @@ static void copy_some(world* w, const model* m)
     const int end = first ? m->rows : min_of(m->rows, gone(m) ? w->s->sink : m->rows);
     if (!to || first >= end) return;
     const int num = min_of(1 + random_to(w, end - first), min_of(MOST_ROWS - to->rows, CALL_ROWS));
-    if (!is_done(w, kvl_copy_rows(w->cache, to->seq, w->cache, m->seq, first, num))) return;
+    const kvl_status status = kvl_copy_rows(w->cache, to->seq, w->cache, m->seq, first, num);
+    // What a mean that turns with positions was subtracted at must stay where it is.
+    const int moved = strstr(w->s->spec, "rotating-mean") && first != to->rows;
+    HOLDS(w, !moved || status == KVL_UNSUPPORTED, "rows %d go to %d", first, to->rows);
+    if (moved || !is_done(w, status)) return;
     for (int r = 0; r < num; ++r) {
         memcpy(w->in_k + r * ROW, m->side[0][first + r].now, sizeof m->side[0][0].now);
         memcpy(w->in_v + r * ROW, m->side[1][first + r].now, sizeof m->side[1][0].now);
