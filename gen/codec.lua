@@ -3,6 +3,7 @@
 -- Pure arithmetic on a side's configuration and its parts.  Nothing here knows a part by name.
 
 local layout = require "layout"
+local paths  = require "paths"
 local refuse = require "refuse"
 local stages = require "stages"
 
@@ -157,8 +158,8 @@ local function pair_expr(planes, k)
         local number, bit = place(plane, 2 * k)
         local word = ("word_%d_%d"):format(plane.low, number)
         local alone = plane.low == 0 and bit + plane.width == 16
-        terms[p] = alone and shifted(word, bit) or ("(%s & %d)"):format(
-            shifted(word, bit - plane.low), ((1 << plane.width) - 1) << plane.low)
+        terms[p] = alone and shifted("(vp)" .. word, bit) or ("(%s & %d)"):format(
+            shifted("(vp)" .. word, bit - plane.low), ((1 << plane.width) - 1) << plane.low)
     end
     return table.concat(terms, " | ")
 end
@@ -297,6 +298,41 @@ local function add_columns(d, side, config)
     end
 end
 
+-- Adds how levels, what scales are multiplied with, come out of a cell: `code` and `pair` are
+-- expressions of what reads() names, from `cell` and `lane`; reads is told what the cell's word16
+-- is called.
+local function add_codes(d, planes)
+    local path = d.path
+    d.words, d.code, d.pair = derive_words(planes), {}, {}
+    for i = 0, 15 do d.code[i + 1] = path and path.code(i) or code_expr(planes, i) end
+    for k = 0, 7 do d.pair[k + 1] = path and path.pair(k) or pair_expr(planes, k) end
+    function d.reads(word16)
+        local list = {}
+        if path then
+            list[1] = { type = "unsigned char*", name = "before",
+                        expr = ("%s_before(page, lane16, %s)"):format(d.side, word16) }
+            for _, read in ipairs(path.reads) do
+                list[#list + 1] = { type = "vu", name = read.name, expr = read.expr }
+            end
+            return list
+        end
+        for i, word in ipairs(d.words) do
+            list[i] = { type = "vu", name = word.name, expr = word.load }
+        end
+        return list
+    end
+    -- A group's grid from its values, `stride` apart from `at` on, and its statistics; of a path
+    -- its codes and levels too.
+    function d.fit_call(page, group, at, stride, stats)
+        if not path and not d.searches then
+            return ("%s_store_grid(%s, %s, %s)"):format(d.side, page, group, stats)
+        end
+        return ("%s_%s(%s, %s, %s, %s, %s%s)"):format(
+            d.side, path and "fit_path" or "search_grid", page, group, at, stride, stats,
+            path and ", codes, levels" or "")
+    end
+end
+
 -- Raises a refusal unless a target has kernels for the parts.
 local function check_target(side, config, parts)
     for _, stage in ipairs(config.target == "cuda" and stages or {}) do
@@ -326,19 +362,22 @@ function codec.derive(side, config, parts, isa)
     local stored = { scale_bytes = meta.scale_bytes,
                      zero_bytes = parts.levels.stores_zero and meta.zero_bytes or 0 }
     local planes = raw and {} or layout.planes(c.bits)
+    local path = parts.round.path and paths.derive(side, c, planes, along_lanes, isa)
+    local level_bits = c.bits + (path and 1 or 0)
     local fold = choose_fold(raw, along_lanes, c.group_size)
     local d = {
         side = side, title = in_keys and "values in the keys" or is_key and "keys" or "values",
         is_key = is_key, in_keys = in_keys, raw = raw or "none",
         bits = c.bits, head_dim = c.head_dim,
-        code_max = (1 << c.bits) - 1,
+        -- Codes are levels, but where groups are paths, whose levels have one bit more.
+        path = path or false, level_bits = level_bits, code_max = (1 << level_bits) - 1,
         zero_point = parts.levels.is_centered and 1 << c.bits - 1 or 0,
         axis = c.axis, group_size = raw and 0 or c.group_size,
         along_lanes = along_lanes,
         lane_extent = is_key and page_size or c.head_dim,
         word_extent = is_key and c.head_dim or page_size,
         fold = fold, math = in_keys and "tile" or choose_math(fold, config.math, isa),
-        planes = planes, words = derive_words(planes), code = {}, pair = {},
+        planes = planes,
         layout = layout.side(c.bits, c.head_dim, page_size, raw and 0 or c.group_size, stored),
         scale_bytes = stored.scale_bytes, zero_bytes = stored.zero_bytes,
         parts = parts,
@@ -349,23 +388,15 @@ function codec.derive(side, config, parts, isa)
         has_zero = parts.levels.stores_zero or false,
         base = parts.meta and parts.meta.base or false,
         feedback = parts.round and parts.round.feedback or false,
-        sweeps = c.round_number or 0,
+        sweeps = parts.round.sweeps or c.round_number or 0,
         searches = parts.fit and parts.fit.searches or false,
         unit_rows = unit_rows(not raw and c.axis == "per_channel", c.group_size),
     }
     d.work = ({ int = "dots", tile = "tile", float = "folded" })[d.math]   -- a type
     add_bases(d, c, parts, config)
     if d.feedback then add_columns(d, side, config) end
-    for i = 0, 15 do d.code[i + 1] = code_expr(planes, i) end
-    for k = 0, 7 do d.pair[k + 1] = pair_expr(planes, k) end
+    add_codes(d, planes)
     d.lane_numbers = number_list(isa.lanes)
-    -- A group's grid from its values, `stride` apart from `at` on, and its statistics.
-    function d.fit_call(page, group, at, stride, stats)
-        if not d.searches then
-            return ("%s_store_grid(%s, %s, %s)"):format(side, page, group, stats)
-        end
-        return ("%s_search_grid(%s, %s, %s, %s, %s)"):format(side, page, group, at, stride, stats)
-    end
     d.stat_names, d.stat_items, d.stat_parameters = list_stats(parts.fit)
     -- The arguments (word, lane) of a row and a channel.
     function d.word_lane(row, channel)

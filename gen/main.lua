@@ -73,6 +73,13 @@ local function butterfly(lanes, stride)
     return table.concat(partners, ", "), table.concat(signs, ", ")
 end
 
+-- first, first + 1, ... of `count` numbers
+local function counted(first, count)
+    local numbers = {}
+    for i = 1, count do numbers[i] = first + i - 1 end
+    return table.concat(numbers, ", ")
+end
+
 local function repeated(item, count) return (item .. ", "):rep(count - 1) .. item end
 
 -- Returns the folder of templates, the instruction set and the kernel that are asked for.
@@ -106,6 +113,7 @@ return function(config, text_of)
         plan = plan.attend(config, isa, sides[1].copies), kernel = kernel or "none",
         ipairs = ipairs, f32 = template.f32, repeated = repeated, butterfly = butterfly,
         dense_rows = 8, even_numbers = even_numbers(2 * isa.lanes), sqrt = math.sqrt,
+        counted = counted, table_concat = table.concat,
     }
 
     -- What is included is rendered once, and once for each side between use_side(side) and

@@ -1089,6 +1089,7 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_config.h"
 #include "kvl_layout.h"
 #include "kvl_record.h"
+#include "kvl_trellis.h"
 #include "kvl_args.h"
 #include "kvl_device_args.h"
 #include "kvl_ref.h"

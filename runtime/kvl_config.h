@@ -94,6 +94,23 @@ KVL__FN int kvl__is_by_position(const kvl__codec* c)
     return c->words[KVL__STAGE_SHIFT] == KVL__SHIFT_ROTATING_MEAN;
 }
 
+// Whether groups are paths through a trellis, whose levels are those of one bit more.
+KVL__FN int kvl__has_path(const kvl__codec* c)
+{
+    return c->words[KVL__STAGE_ROUND] == KVL__ROUND_TRELLIS ||
+           c->words[KVL__STAGE_ROUND] == KVL__ROUND_FEEDBACK_TRELLIS;
+}
+
+// Whether errors move on to other channels.
+KVL__FN int kvl__has_feedback(const kvl__codec* c)
+{
+    return c->words[KVL__STAGE_ROUND] == KVL__ROUND_FEEDBACK ||
+           c->words[KVL__STAGE_ROUND] == KVL__ROUND_FEEDBACK_TRELLIS;
+}
+
+// Bits of what scales are multiplied with.
+KVL__FN int kvl__level_bits(const kvl__codec* c) { return c->bits + kvl__has_path(c); }
+
 // Digits alone, at most 9 of them: else -1.
 KVL__FN int32_t kvl__parse_count(const char* text)
 {
@@ -431,7 +448,7 @@ KVL__FN kvl_status kvl__check_words(const kvl__parse* p, const kvl__codec* c, ch
     if (round->levels >= 0 && c->words[KVL__STAGE_CHOOSE] != KVL__CHOOSE_NONE)
         return KVL__SPEC_FAIL(p, "%c.round = %s: needs %c.choose = none, not %s", side, round->name,
                               side, kvl__word_of(c, KVL__STAGE_CHOOSE)->name);
-    if (round->levels >= 0 && c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL &&
+    if (kvl__has_feedback(c) && c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL &&
         (c->group_size < 2 || c->group_size > 64))
         return KVL__SPEC_FAIL(p, "%cg%d: with %c.round = %s groups along tokens must have 2 to 64",
                               side, c->group_size, side, round->name);
@@ -466,6 +483,11 @@ KVL__FN kvl_status kvl__check_number(const kvl__parse* p, kvl__codec* c, int sta
         if (*number % 16 != 0)
             return KVL__SPEC_FAIL(p, "%c.%s = %s%d: the number must be %d to %d in steps of 16",
                                   side, name, word->name, *number, word->number_least,
+                                  word->number_most);
+    } else if (word->takes_number == KVL__NUMBER_STATES) {
+        if (*number & (*number - 1))
+            return KVL__SPEC_FAIL(p, "%c.%s = %s%d: the states must be a power of two from %d to "
+                                  "%d", side, name, word->name, *number, word->number_least,
                                   word->number_most);
     } else if (word->takes_number == KVL__NUMBER_PIECE_UP_TO) {
         int32_t piece = 16;
@@ -544,6 +566,28 @@ KVL__FN kvl_status kvl__check_position(const kvl__parse* p, const kvl__codec* c,
     return KVL_OK;
 }
 
+enum { KVL__PATH_MOST = 256 };         // values of a group that is a path
+enum { KVL__WAYS_MOST = 2048 };        // of which each state keeps the errors, times the states
+
+KVL__FN kvl_status kvl__check_path(const kvl__parse* p, const kvl__codec* c, char side)
+{
+    const char* word = kvl__word_of(c, KVL__STAGE_ROUND)->name;
+    const int32_t states = c->numbers[KVL__STAGE_ROUND];
+    if (!kvl__has_path(c)) return KVL_OK;
+    if (c->bits > 4)
+        return KVL__SPEC_FAIL(p, "%c%d: bits with %c.round = %s must be one of 1, 2, 3, 4", side,
+                              c->bits, side, word);
+    if (c->group_size % 16 != 0 || c->group_size > KVL__PATH_MOST)
+        return KVL__SPEC_FAIL(p, "%cg%d: with %c.round = %s the group size must be a multiple of "
+                              "16, at most %d", side, c->group_size, side, word, KVL__PATH_MOST);
+    if (kvl__has_feedback(c) && c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_TOKEN &&
+        states * c->group_size > KVL__WAYS_MOST)
+        return KVL__SPEC_FAIL(p, "%c.round = %s%d: with groups of %d channels of a token there can "
+                              "be at most %d states", side, word, states, c->group_size,
+                              KVL__WAYS_MOST / c->group_size);
+    return KVL_OK;
+}
+
 // Words that one side alone can have.
 KVL__FN kvl_status kvl__check_sides(const kvl__parse* p, const kvl__codec* c, char side)
 {
@@ -595,6 +639,7 @@ KVL__FN kvl_status kvl__check_side(const kvl__parse* p, kvl__codec* c, char side
     for (int stage = 0; stage < KVL__NUM_STAGES; ++stage)
         KVL__TRY(kvl__check_number(p, c, stage, side));
     KVL__TRY(kvl__check_position(p, c, side));
+    KVL__TRY(kvl__check_path(p, c, side));
     return c->words[KVL__STAGE_CHOOSE] == KVL__CHOOSE_NONE ? KVL_OK
                                                            : kvl__check_choice(p, c, side);
 }

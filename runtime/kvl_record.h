@@ -46,7 +46,7 @@ KVL__FN void kvl__side_text(const kvl__codec* c, char* text, size_t size)
 }
 
 // The part of it that a table depends on (kvl__table_desc.depends).  A base is of the words that
-// have one: of the group too where that lies along channels.
+// have one: of the group too where that lies along channels.  Of paths it matters that they are.
 KVL__FN void kvl__table_side_text(const kvl__codec* c, int32_t depends, char* text, size_t size)
 {
     const int based = (depends & KVL__DEPENDS_BASE) &&
@@ -58,6 +58,8 @@ KVL__FN void kvl__table_side_text(const kvl__codec* c, int32_t depends, char* te
     *text = 0;
     if ((depends & KVL__DEPENDS_POSITION) && kvl__is_by_position(c))
         depends |= 1 << KVL__STAGE_SHIFT;
+    if ((depends & KVL__DEPENDS_PATH) && kvl__has_path(c))
+        kvl__append_text(text, size, ",path");
     if (depends & KVL__DEPENDS_BITS) kvl__append_text(text, size, ",b%d", c->bits);
     if (based && c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_TOKEN)
         kvl__append_text(text, size, ",g%d", c->group_size);

@@ -10,6 +10,7 @@
 #include "kvl_args.h"
 #include "kvl_layout.h"
 #include "kvl_record.h"
+#include "kvl_trellis.h"
 
 // a * b + c must not be fused where codes are decided.
 #if defined(__clang__)
@@ -19,15 +20,16 @@
 #pragma GCC optimize("fp-contract=off")
 #endif
 
-enum { KVL__MAX_HEADS = 16 };
+enum { KVL__MAX_HEADS = 16, KVL__GROUP_MOST = 4096 };
 
 // Scale and offset as decoding uses them, and the factor that encoding multiplies with.
 typedef struct kvl__grid {
     float scale, offset, inverse;
 } kvl__grid;
 
-KVL__FN int32_t kvl__code_max(const kvl__codec* c) { return (1 << c->bits) - 1; }
-KVL__FN float kvl__zero_code(const kvl__codec* c) { return (float)(1 << (c->bits - 1)); }
+// The greatest level: codes are levels, but where groups are paths.
+KVL__FN int32_t kvl__code_max(const kvl__codec* c) { return (1 << kvl__level_bits(c)) - 1; }
+KVL__FN float kvl__zero_code(const kvl__codec* c) { return (float)(1 << (kvl__level_bits(c) - 1)); }
 
 // What is no number, as 0 times the infinite inverse of a tiny scale, becomes lo.
 KVL__FN float kvl__clamp(float x, float lo, float hi) { return x > lo ? (x < hi ? x : hi) : lo; }
@@ -278,7 +280,7 @@ KVL__FN kvl__grid kvl__fit_affine_f16(const kvl__codec* c, float lo, float hi, i
 
 KVL__FN float kvl__offset_8bit(const kvl__codec* c, float scale, float zero)
 {
-    return scale * (zero * ldexpf(1.0f, c->bits - 5) - 0.5f * (float)kvl__code_max(c));
+    return scale * (zero * ldexpf(1.0f, kvl__level_bits(c) - 5) - 0.5f * (float)kvl__code_max(c));
 }
 
 KVL__FN float kvl__midpoint_offset(const kvl__codec* c, float scale)
@@ -305,7 +307,7 @@ KVL__FN int kvl__f32_to_log4(float x)
 KVL__FN kvl__grid kvl__store_log4(const kvl__codec* c, float wanted, float middle,
                                   unsigned char* scale_at)
 {
-    const float unit = ldexpf(1.0f, c->bits - 3);
+    const float unit = ldexpf(1.0f, kvl__level_bits(c) - 3);
     const int code = kvl__f32_to_log4(wanted);
     kvl__grid g;
     g.scale = kvl__log4_to_f32(code);
@@ -320,7 +322,7 @@ KVL__FN kvl__grid kvl__fit_affine_8bit(const kvl__codec* c, float lo, float hi, 
                                        unsigned char* scale_at, unsigned char* zero_at)
 {
     const float code_max = (float)kvl__code_max(c), range = fminf(hi - lo, FLT_MAX);
-    const float mid = 0.5f * lo + 0.5f * hi, unit = ldexpf(1.0f, c->bits - 5);
+    const float mid = 0.5f * lo + 0.5f * hi, unit = ldexpf(1.0f, kvl__level_bits(c) - 5);
     const float wanted = fmaxf(range / code_max, fabsf(mid) / (127.0f * unit));
     const int last = kvl__last_scale(c);
     int code = kvl__f32_to_scale(c, wanted);
@@ -394,7 +396,8 @@ KVL__FN kvl__grid kvl__load_grid(const kvl__codec* c, const unsigned char* scale
     kvl__grid g;
     g.inverse = 0.0f;
     if (c->words[KVL__STAGE_META] == KVL__META_LOG4) {
-        const float zero = (float)((*scale_at & 15) - 8), unit = ldexpf(1.0f, c->bits - 3);
+        const float zero = (float)((*scale_at & 15) - 8);
+        const float unit = ldexpf(1.0f, kvl__level_bits(c) - 3);
         g.scale = kvl__log4_to_f32(*scale_at >> 4);
         g.offset = g.scale * (zero * unit - 0.5f * (float)kvl__code_max(c));
         return g;
@@ -452,7 +455,7 @@ KVL__FN void kvl__clip_row(float* x, int32_t dim, int32_t rank)
 KVL__FN kvl__grid kvl__near_affine(const kvl__codec* c, float wanted, float middle,
                                    unsigned char* scale_at, unsigned char* zero_at)
 {
-    const float code_max = (float)kvl__code_max(c), unit = ldexpf(1.0f, c->bits - 5);
+    const float code_max = (float)kvl__code_max(c), unit = ldexpf(1.0f, kvl__level_bits(c) - 5);
     kvl__grid g;
     if (c->words[KVL__STAGE_META] == KVL__META_LOG4)
         return kvl__store_log4(c, wanted, middle, scale_at);
@@ -477,15 +480,39 @@ KVL__FN kvl__grid kvl__near_affine(const kvl__codec* c, float wanted, float midd
     return g;
 }
 
-// One refit of s and m by least squares, of values in units of half about mid.
+KVL__FN kvl__trellis kvl__trellis_for(const kvl__codec* c)
+{
+    return kvl__trellis_of(c->numbers[KVL__STAGE_ROUND], c->bits);
+}
+
+// Levels of the path of a group: y = (x - offset) inverse + raise.
+KVL__FN void kvl__path_levels(const kvl__codec* c, const float* x, int32_t count, int32_t stride,
+                              kvl__grid g, float raise, uint16_t* codes, uint16_t* levels)
+{
+    const kvl__trellis trellis = kvl__trellis_for(c);
+    float y[KVL__PATH_MOST] = { 0 };
+    for (int32_t i = 0; i < count; ++i)
+        y[i] = (x[(int64_t)i * stride] - g.offset) * g.inverse + raise;
+    kvl__trellis_walk(&trellis, y, count, codes, levels);
+}
+
+// One refit of s and m by least squares, of values y in units of half about mid.
 KVL__FN void kvl__refit(const kvl__codec* c, const float* x, int32_t count, int32_t stride,
                         float mid, float unit, float* s, float* m)
 {
     const float middle = 0.5f * (float)kvl__code_max(c), r = 1.0f / *s, n = (float)count;
     float sum_c = 0.0f, sum_cc = 0.0f, sum_cy = 0.0f, sum_y = 0.0f;
+    uint16_t codes[KVL__PATH_MOST], levels[KVL__PATH_MOST];
+    if (kvl__has_path(c)) {
+        const kvl__grid g = { *s, *m, r };
+        float y[KVL__PATH_MOST] = { 0 };
+        for (int32_t i = 0; i < count; ++i) y[i] = (x[(int64_t)i * stride] - mid) * unit;
+        kvl__path_levels(c, y, count, 1, g, middle, codes, levels);
+    }
     for (int32_t i = 0; i < count; ++i) {
         const float y = (x[(int64_t)i * stride] - mid) * unit;
-        const float code = rintf(kvl__clamp((y - *m) * r + middle, 0.0f, 2.0f * middle)) - middle;
+        const float nearest = rintf(kvl__clamp((y - *m) * r + middle, 0.0f, 2.0f * middle));
+        const float code = (kvl__has_path(c) ? (float)levels[i] : nearest) - middle;
         sum_c += code;
         sum_cc += code * code;
         sum_cy += code * y;
@@ -502,10 +529,13 @@ KVL__FN float kvl__grid_error(const kvl__codec* c, const float* x, int32_t count
                               float unit, kvl__grid g)
 {
     float sum = 0.0f;
+    uint16_t codes[KVL__PATH_MOST], levels[KVL__PATH_MOST];
+    if (kvl__has_path(c)) kvl__path_levels(c, x, count, stride, g, 0.0f, codes, levels);
     for (int32_t i = 0; i < count; ++i) {
         const float v = x[(int64_t)i * stride];
         const float y = kvl__clamp((v - g.offset) * g.inverse, 0.0f, (float)kvl__code_max(c));
-        const float e = (v - (g.scale * rintf(y) + g.offset)) * unit;
+        const float level = kvl__has_path(c) ? (float)levels[i] : rintf(y);
+        const float e = (v - (g.scale * level + g.offset)) * unit;
         sum += e * e;
     }
     return sum;
@@ -619,6 +649,18 @@ KVL__FN void kvl__load_row(const kvl__codec* c, const float* tables, const uint1
     }
 }
 
+// Codes of a group whose grid is known, and what they stand for.
+KVL__FN void kvl__round_group(const kvl__codec* c, const float* x, int32_t count, int32_t stride,
+                              kvl__grid g, uint16_t* codes, uint16_t* levels)
+{
+    if (kvl__has_path(c)) {
+        kvl__path_levels(c, x, count, stride, g, 0.0f, codes, levels);
+        return;
+    }
+    for (int32_t i = 0; i < count; ++i)
+        codes[i] = levels[i] = (uint16_t)kvl__round(c, x[(int64_t)i * stride], g);
+}
+
 KVL__FN void kvl__encode_group(const kvl__codec* c, const kvl__encode_args* a, const float* x,
                                int32_t count, int32_t stride, int64_t row, int32_t channel)
 {
@@ -628,10 +670,12 @@ KVL__FN void kvl__encode_group(const kvl__codec* c, const kvl__encode_args* a, c
     const kvl__grid g = kvl__fit(c, x, count, stride, -1,
                                  a->page + l.scales_at + group * l.scale_bytes,
                                  a->page + l.zeros_at + group * l.zero_bytes);
+    uint16_t codes[KVL__GROUP_MOST], levels[KVL__GROUP_MOST];
+    kvl__round_group(c, x, count, stride, g, codes, levels);
     for (int32_t i = 0; i < count; ++i) {
         const int64_t at = along ? (row + i) * c->head_dim + channel
                                  : row * c->head_dim + channel + i;
-        kvl__put_code(a->page, at * c->bits, c->bits, kvl__round(c, x[(int64_t)i * stride], g));
+        kvl__put_code(a->page, at * c->bits, c->bits, codes[i]);
     }
 }
 
@@ -934,6 +978,11 @@ KVL__FN uint32_t kvl__choice_of(const kvl__codec* c, const float* tables,
 
 // FEEDBACK: gen/parts/feedback.lua defines it.
 
+KVL__FN int kvl__sweeps(const kvl__codec* c)
+{
+    return kvl__has_path(c) ? 1 : c->numbers[KVL__STAGE_ROUND];
+}
+
 enum { KVL__FEEDBACK_ROWS = 64 };
 
 // Rows of one call: channels in the table's order, tokens side by side.
@@ -946,10 +995,10 @@ typedef struct kvl__feedback {
 KVL__FN void kvl__feedback_load(const kvl__codec* c, const kvl__encode_args* a, int32_t first,
                                 kvl__feedback* f)
 {
-    const float* order = a->tables + kvl__table_at(c, "feedback_order");
+    const float* order = kvl__has_path(c) ? NULL : a->tables + kvl__table_at(c, "feedback_order");
     float x[KVL__MAX_HEAD_DIM];
     memset(f->e, 0, sizeof f->e);
-    for (int32_t j = 0; j < c->head_dim; ++j) f->order[j] = (int32_t)order[j];
+    for (int32_t j = 0; j < c->head_dim; ++j) f->order[j] = order ? (int32_t)order[j] : j;
     for (int32_t t = 0; t < f->num_rows; ++t) {
         kvl__load_row(c, a->tables, a->rows + (first + t) * a->row_stride, x);
         for (int32_t j = 0; j < c->head_dim; ++j) f->y[j][t] = x[f->order[j]];
@@ -977,18 +1026,18 @@ KVL__FN void kvl__feedback_channel(const kvl__codec* c, kvl__feedback* f, int32_
 {
     float t[KVL__FEEDBACK_ROWS], was[KVL__FEEDBACK_ROWS], now[KVL__FEEDBACK_ROWS];
     unsigned char scale[2], zero[2];
-    uint16_t codes[KVL__FEEDBACK_ROWS];
+    uint16_t codes[KVL__FEEDBACK_ROWS], levels[KVL__FEEDBACK_ROWS];
     const int32_t count = f->num_rows;
     for (int32_t i = 0; i < count; ++i) t[i] = f->y[j][i] + g[i];
     const kvl__grid grid = kvl__fit(c, t, count, 1, -1, scale, zero);
+    kvl__round_group(c, t, count, 1, grid, codes, levels);
     for (int32_t i = 0; i < count; ++i) {
-        codes[i] = (uint16_t)kvl__round(c, t[i], grid);
         was[i] = f->e[j][i] + g[i];
-        now[i] = t[i] - (grid.scale * (float)codes[i] + grid.offset);
+        now[i] = t[i] - (grid.scale * (float)levels[i] + grid.offset);
     }
     if (!is_first && !(kvl__sum_of_squares(now, count) < kvl__sum_of_squares(was, count))) return;
     for (int32_t i = 0; i < count; ++i) {
-        f->e[j][i] = f->y[j][i] - (grid.scale * (float)codes[i] + grid.offset);
+        f->e[j][i] = f->y[j][i] - (grid.scale * (float)levels[i] + grid.offset);
         f->codes[j][i] = codes[i];
     }
     const kvl__word* meta = kvl__word_of(c, KVL__STAGE_META);
@@ -1038,6 +1087,104 @@ KVL__FN void kvl__feedback_pass(const kvl__codec* c, const kvl__encode_args* a, 
     }
 }
 
+// WAYS THAT CARRY THEIR ERRORS: gen/parts/feedback_trellis.lua defines them.
+
+// The ways into each state, of the channels of one group.
+typedef struct kvl__ways {
+    float    sums[KVL__MAX_STATES], e[KVL__MAX_STATES][KVL__PATH_MOST];
+    uint16_t codes[KVL__MAX_STATES][KVL__PATH_MOST];
+} kvl__ways;
+
+typedef struct kvl__guided {
+    const kvl__codec*    codec;
+    const kvl__feedback* f;
+    const float*         factor;       // [dim, dim]
+    const float*         cost;         // [dim]
+    int32_t              token, first; // first: channel of the group
+    kvl__grid            grid;
+    kvl__ways            ways[2];      // to a channel, and beyond it
+} kvl__guided;
+
+// The way into state `to` by `before` is continued with channel j, the target t and what it cost.
+KVL__FN void kvl__guided_join(kvl__guided* u, int32_t j, int32_t before, int32_t to, float w,
+                              float sum)
+{
+    const kvl__trellis trellis = kvl__trellis_for(u->codec);
+    const int sub = kvl__trellis_sub(&trellis, (uint32_t)before << 1 | (uint32_t)(to & 1));
+    const int high = kvl__path_high(&trellis, w, sub);
+    const size_t known = (size_t)(j - u->first);
+    const float back = u->grid.scale * (float)(4 * high + sub) + u->grid.offset;
+    memcpy(u->ways[1].e[to], u->ways[0].e[before], known * sizeof(float));
+    memcpy(u->ways[1].codes[to], u->ways[0].codes[before], known * sizeof(uint16_t));
+    u->ways[1].e[to][known] = u->f->y[j][u->token] - back;
+    u->ways[1].codes[to][known] = (uint16_t)(high << 1 | (to & 1));
+    u->ways[1].sums[to] = sum;
+}
+
+KVL__FN void kvl__guided_step(kvl__guided* u, int32_t j)
+{
+    const kvl__trellis trellis = kvl__trellis_for(u->codec);
+    const float* row = u->factor + j * u->codec->head_dim;
+    const float base = u->f->y[j][u->token] + kvl__feedback_sum(u->f, row, u->first, u->token);
+    const int32_t half = trellis.states / 2;
+    float w[KVL__MAX_STATES];
+    for (int32_t s = 0; s < trellis.states; ++s) {
+        float sum = 0.0f;
+        for (int32_t i = u->first; i < j; ++i)
+            sum = fmaf(row[i], u->ways[0].e[s][i - u->first], sum);
+        w[s] = kvl__path_target(&trellis, (base + sum - u->grid.offset) * u->grid.inverse);
+    }
+    for (int32_t to = 0; to < trellis.states; ++to) {
+        float sums[2];
+        for (int k = 0; k < 2; ++k) {
+            const int32_t s = (to >> 1) + k * half;
+            const int sub = kvl__trellis_sub(&trellis, (uint32_t)s << 1 | (uint32_t)(to & 1));
+            const int level = 4 * kvl__path_high(&trellis, w[s], sub) + sub;
+            const float e = (w[s] - (float)level) * u->grid.scale;
+            sums[k] = u->ways[0].sums[s] + u->cost[j] * (e * e);
+        }
+        const int k = sums[1] < sums[0];
+        kvl__guided_join(u, j, (to >> 1) + k * half, to, w[(to >> 1) + k * half], sums[k]);
+    }
+    memcpy(&u->ways[0], &u->ways[1], sizeof u->ways[0]);
+}
+
+// Errors and codes of one token's group.
+KVL__FN void kvl__guided_group(kvl__guided* u, kvl__feedback* f)
+{
+    const int32_t states = u->codec->numbers[KVL__STAGE_ROUND], n = u->codec->group_size;
+    int32_t end = 0;
+    for (int pass = 0; pass < 2; ++pass) {
+        for (int32_t s = 0; s < states; ++s)
+            u->ways[0].sums[s] = pass && s != end ? 1e30f : 0.0f;
+        for (int32_t j = u->first; j < u->first + n; ++j) kvl__guided_step(u, j);
+        for (int32_t s = 0; pass == 0 && s < states; ++s)
+            if (u->ways[0].sums[s] < u->ways[0].sums[end]) end = s;
+    }
+    for (int32_t i = 0; i < n; ++i) {
+        f->e[u->first + i][u->token] = u->ways[0].e[end][i];
+        f->codes[u->first + i][u->token] = u->ways[0].codes[end][i];
+    }
+}
+
+KVL__FN void kvl__encode_guided(const kvl__codec* c, const kvl__encode_args* a,
+                                const kvl__grid* grids, kvl__feedback* f)
+{
+    const int32_t num = c->head_dim / c->group_size;
+    kvl__guided u;
+    memset(&u, 0, sizeof u);
+    u.codec = c;
+    u.f = f;
+    u.factor = a->tables + kvl__table_at(c, "feedback_factor");
+    u.cost = a->tables + kvl__table_at(c, "feedback_cost");
+    for (u.token = 0; u.token < f->num_rows; ++u.token)
+        for (int32_t i = 0; i < num; ++i) {
+            u.grid = grids[u.token * num + i];
+            u.first = i * c->group_size;
+            kvl__guided_group(&u, f);
+        }
+}
+
 KVL__FN void kvl__encode_feedback(const kvl__codec* c, const kvl__encode_args* a)
 {
     const int along = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL;
@@ -1048,7 +1195,8 @@ KVL__FN void kvl__encode_feedback(const kvl__codec* c, const kvl__encode_args* a
         f.num_rows = a->num_rows - r < most ? a->num_rows - r : most;
         kvl__feedback_load(c, a, r, &f);
         if (!along) kvl__feedback_grids(c, a, r, &f, grids);
-        for (int pass = 0; pass <= c->numbers[KVL__STAGE_ROUND]; ++pass)
+        if (kvl__has_path(c) && !along) kvl__encode_guided(c, a, grids, &f);
+        else for (int pass = 0; pass <= kvl__sweeps(c); ++pass)
             kvl__feedback_pass(c, a, r, pass, grids, &f);
         for (int32_t j = 0; j < c->head_dim; ++j)
             for (int32_t t = 0; t < f.num_rows; ++t)
@@ -1060,13 +1208,31 @@ KVL__FN void kvl__encode_feedback(const kvl__codec* c, const kvl__encode_args* a
 KVL__FN void kvl__ref_encode(const kvl__encode_args* a)
 {
     const kvl__codec* c = (const kvl__codec*)a->codec;
-    if (c->words[KVL__STAGE_ROUND] == KVL__ROUND_FEEDBACK) {
+    if (kvl__has_feedback(c)) {
         kvl__encode_feedback(c, a);
         return;
     }
     if (kvl__is_flagged(c)) kvl__encode_units(c, a);
     else if (c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL) kvl__encode_per_channel(c, a);
     else kvl__encode_per_token(c, a);
+}
+
+// What scales are multiplied with, of a value of a page.
+KVL__FN int kvl__level_of(const kvl__codec* c, const unsigned char* page, int64_t row,
+                          int32_t channel)
+{
+    const int along = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL;
+    const int64_t here = row * c->head_dim + channel, n = c->group_size;
+    if (!kvl__has_path(c)) return kvl__get_code(page, here * c->bits, c->bits);
+    const kvl__trellis trellis = kvl__trellis_for(c);
+    const int64_t step = along ? c->head_dim : 1, at = along ? row % n : channel % n;
+    uint32_t history = 0;
+    for (int64_t delay = 0; 1 << delay < 2 * trellis.states; ++delay) {
+        const int64_t from = here + (((at - delay) % n + n) % n - at) * step;
+        history |= (uint32_t)(kvl__get_code(page, from * c->bits, c->bits) & 1) << delay;
+    }
+    return 4 * (kvl__get_code(page, here * c->bits, c->bits) >> 1) +
+           kvl__trellis_sub(&trellis, history);
 }
 
 // Row `row` of a page in the codec's basis.
@@ -1089,8 +1255,7 @@ KVL__FN void kvl__decode_row(const kvl__codec* c, const kvl__side_layout* l,
                                page + l->zeros_at + group * l->zero_bytes);
             last = group;
         }
-        const int code = kvl__get_code(page, (row * c->head_dim + i) * c->bits, c->bits);
-        x[i] = g.scale * (float)code + g.offset;
+        x[i] = g.scale * (float)kvl__level_of(c, page, row, i) + g.offset;
     }
 }
 
@@ -1127,7 +1292,7 @@ KVL__FN void kvl__ref_decode(const kvl__decode_args* a)
         for (int32_t i = 0; a->codes && i < c->head_dim; ++i) {
             const int64_t at = row * c->head_dim + i;
             a->codes[(int64_t)r * c->head_dim + i] = c->group_size
-                ? (uint16_t)kvl__get_code(a->page, at * c->bits, c->bits)
+                ? (uint16_t)kvl__level_of(c, a->page, row, i)
                 : kvl__get_u16(a->page + 2 * at);
         }
     }

@@ -283,7 +283,7 @@ static void make_table(const kvl__wanted_table* w, int head, test_lcg* lcg, int6
         make_transform(head, w->shape[0], strstr(w->name, "_query") != NULL, x);
         return;
     }
-    if (is_table(w, "log4_base")) {
+    if (is_table(w, "log4_base") || is_table(w, "feedback_cost")) {
         for (int64_t i = 0; i < count; ++i) x[i] = (float)(128 + (test_bell(lcg) & 255)) / 256.0f;
         return;
     }
@@ -726,6 +726,31 @@ static uint64_t hash_bytes(uint64_t h, const void* data, size_t bytes)
     const unsigned char* p = (const unsigned char*)data;
     for (size_t i = 0; i < bytes; ++i) h = (h ^ p[i]) * 1099511628211u;
     return h;
+}
+
+void test_read_linear(test_cache* c, int is_value, const unsigned char* linear, int num_rows,
+                      uint16_t* codes)
+{
+    const kvl__layer* l = &c->cache->layers[0];
+    const kvl__codec* codec = &l->config.side[is_value];
+    const kvl__side_layout layout = kvl__layout_of(codec, l->config.page_size);
+    const size_t code_bytes = (size_t)num_rows * (size_t)codec->head_dim * (size_t)codec->bits / 8;
+    unsigned char* page = (unsigned char*)test_alloc((size_t)layout.bytes, 1);
+    unsigned char* file = (unsigned char*)test_alloc((size_t)layout.bytes, 1);
+    kvl__linear_args to = { codec, page, file, l->config.page_size, num_rows, 1 };
+    kvl__decode_args from = { codec, NULL, page, l->config.page_size, 0, num_rows, NULL, codes,
+                              NULL, NULL, NULL };
+    memcpy(file, linear, code_bytes);
+    (is_value ? l->program.linear_values : l->program.linear_keys)(&to);
+    (is_value ? l->program.decode_values : l->program.decode_keys)(&from);
+    free(page);
+    free(file);
+}
+
+void test_walk(const float* y, int n, int bits, int states, uint16_t* codes, uint16_t* levels)
+{
+    const kvl__trellis trellis = kvl__trellis_of(states, bits);
+    kvl__trellis_walk(&trellis, y, n, codes, levels);
 }
 
 test_state test_snapshot(test_cache* c, kvl_seq seq)

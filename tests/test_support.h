@@ -131,6 +131,14 @@ typedef struct test_state {
 test_state test_snapshot(test_cache* c, kvl_seq seq);
 void test_same_state(const test_state* a, const test_state* b, const char* what);
 
+// What the target reads from a page of one side and one head whose first rows have these codes, in
+// the linear order of files: codes [num_rows, head_dim] as kvl_read_codes has them.
+void test_read_linear(test_cache* c, int is_value, const unsigned char* linear, int num_rows,
+                      uint16_t* codes);
+
+// The reference's path for y [n]: codes as they are stored, and levels.
+void test_walk(const float* y, int n, int bits, int states, uint16_t* codes, uint16_t* levels);
+
 // Codes of one side of one head; free with test_codes_free.
 typedef struct test_codes {
     int64_t  num, num_codes;

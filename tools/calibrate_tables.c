@@ -26,6 +26,7 @@ static const kvl_derivation derivations[] = {
     { "round", NULL, "feedback_order", calibrate_feedback, NULL },
     { "round", NULL, "feedback_factor", calibrate_feedback, NULL },
     { "round", NULL, "feedback_price", calibrate_feedback, NULL },
+    { "round", NULL, "feedback_cost", calibrate_feedback, NULL },
     { "meta", NULL, "log4_base", calibrate_base, NULL },
 };
 

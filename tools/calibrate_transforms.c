@@ -305,6 +305,7 @@ static kvl_status stored_base(const kvl_derive_args* a, int head, const double* 
         for (int j = first; j < end; ++j) sum += stored[j * n + j];
         base[i] = steps[bits < 4 ? bits : 4] * sqrt(sum / (end - first) / rows[0]);
         if (bits > 4) base[i] *= ldexp(1, 4 - bits);
+        if (bits > 0 && calibrate_has_word(a->side, "path")) base[i] *= 0.45;    // half as wide
         if (!(base[i] > 1e-6)) base[i] = 1e-6;         // a dead channel has some step
         base[i] = (double)(float)base[i];
     }
@@ -317,14 +318,17 @@ static kvl_status stored_base(const kvl_derive_args* a, int head, const double* 
 
 // FEEDBACK
 
-// One table of one head, from the factor and the price in the stored basis.
+// One table of one head, from the factor and the price in the stored basis.  Costs are relative:
+// 1 on average.
 static void write_feedback(const kvl_derive_args* a, const transform_feedback* f,
                            const double* price, float* to)
 {
-    const int n = a->head_dim;
+    const int n = a->head_dim, costs = strcmp(a->table, "feedback_cost") == 0;
+    double sum = 0;
+    for (int j = 0; j < n; ++j) sum += f->spread[j];
     for (int j = 0; j < n; ++j) {
         if (a->rank == 1) {
-            to[j] = (float)f->order[j];
+            to[j] = costs ? (float)(f->spread[j] * n / sum) : (float)f->order[j];
             continue;
         }
         for (int i = 0; i < n; ++i) {
@@ -352,8 +356,10 @@ static kvl_status feedback_head(const kvl_derive_args* a, int head, double* q, d
         for (int i = 0; status == KVL_OK && i < n * n; ++i) price[i] *= base[i / n] * base[i % n];
     }
     if (status != KVL_OK) return status;
-    if (!transform_feedback_make(n, price, 0, !calibrate_has_word(a->side, "flat"), &f, message,
-                                 sizeof message))
+    // A path takes channels as they come.
+    const int sorted = !calibrate_has_word(a->side, "flat") &&
+                       !calibrate_has_word(a->side, "path");
+    if (!transform_feedback_make(n, price, 0, sorted, &f, message, sizeof message))
         return fail(a, "head %d: %s", head, message);
     write_feedback(a, &f, price, to);
     transform_feedback_free(&f);

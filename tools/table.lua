@@ -85,8 +85,9 @@ local sizes = { dim = "KVL__SIZE_DIM", number = "KVL__SIZE_NUMBER",
                 choices = "KVL__SIZE_CHOICES" }
 
 -- What a table depends on beside the model, as the bits of kvl__table_desc.depends: stages, the
--- bits of a code, the base that scales are steps of, whether rows are shifted by their position.
-local depends_on = { bits = 1 << 30, base = 1 << 29, position = 1 << 28 }
+-- bits of a code, the base that scales are steps of, whether rows are shifted by their position,
+-- whether groups are paths.
+local depends_on = { bits = 1 << 30, base = 1 << 29, position = 1 << 28, path = 1 << 27 }
 for i, stage in ipairs(stages) do depends_on[stage.name] = 1 << (i - 1) end
 
 local function depends(part, per_codec)
@@ -94,8 +95,8 @@ local function depends(part, per_codec)
     local mask = 0
     for _, word in ipairs(per_codec) do
         if not depends_on[word] then
-            fail("%s: per_codec: %s: must be bits, base, position or a stage", part.path,
-                 tostring(word))
+            fail("%s: per_codec: %s: must be bits, base, position, path or a stage",
+                 part.path, tostring(word))
         end
         mask = mask | depends_on[word]
     end
@@ -134,7 +135,8 @@ line("enum { KVL__TABLE_RANK = 2 };")
 line("enum {")
 line("    KVL__DEPENDS_ALL = -1, KVL__DEPENDS_BITS = %d, KVL__DEPENDS_BASE = %d,", depends_on.bits,
      depends_on.base)
-line("    KVL__DEPENDS_POSITION = %d\n};\n", depends_on.position)
+line("    KVL__DEPENDS_POSITION = %d, KVL__DEPENDS_PATH = %d\n};\n", depends_on.position,
+     depends_on.path)
 line("// Calibrated numbers that a word's arithmetic reads.")
 line("typedef struct kvl__table_desc {")
 line("    const char* name;")
@@ -159,9 +161,10 @@ for _, stage in ipairs(stages) do
 end
 
 -- What a word's number is: a power of two that divides head_dim, the greatest of these up to it, a
--- count in steps of 16, or what its part says.
-line("\nenum { KVL__NUMBER_PIECE = 1, KVL__NUMBER_PIECE_UP_TO = 2, KVL__NUMBER_COUNT = 3 };")
-local numbers = { piece = 1, piece_up_to = 2, count = 3 }
+-- count in steps of 16, a power of two, or what its part says.
+line("\nenum { KVL__NUMBER_PIECE = 1, KVL__NUMBER_PIECE_UP_TO = 2, KVL__NUMBER_COUNT = 3,")
+line("       KVL__NUMBER_STATES = 5 };")
+local numbers = { piece = 1, piece_up_to = 2, count = 3, states = 5 }
 
 line("\ntypedef struct kvl__word {")
 line("    const char* name;")

@@ -14,7 +14,7 @@
 return { stage = "meta", name = "log4", text = "scale and middle in 4 bits each, about a base",
          scale_bytes = 1, zero_bytes = 0, packed = true, levels = "affine", base = "log4_base",
          tables = { { name = "log4_base", shape = { "dim" },
-                      per_codec = { "position", "transform", "bits", "base" } } },
+                      per_codec = { "position", "transform", "bits", "base", "path" } } },
          scale_type = "log4", zero_type = "low4",
          offset = "scale * (zero * ((float)(1 << bits) / 8.0f) - 0.5f * (float)code_max)",
          store_affine = [[

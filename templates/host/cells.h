@@ -94,8 +94,8 @@ static void $(s "add_cell")(const unsigned char* page, int lane16, int word16,
 {
     const unsigned char* cell = $(s "cell")(page, lane16, word16);
     for (int lane = 0; lane < 16; lane += lanes) {
-        //% for _, w in ipairs(codec.words) do
-        const vu $(w.name) = $(w.load);
+        //% for _, read in ipairs(codec.reads "word16") do
+        const $(read.type) $(read.name) = $(read.expr);
         //% end
         //% if codec.fold == "words" then
         const int group = $(s "group")(word16 * 16, lane16 * 16 + lane);

@@ -1,4 +1,8 @@
 // codec.h -- $(codec.title) at $(codec.bits) bits:  $(codec.diagram)
+//% if codec.path then
+//
+// A group is a path, of $(codec.path.states) states: its levels have $(codec.level_bits) bits.
+//% end
 //
 // The order of codes and metadata in a page is told in gen/layout.lua.  A cell has 16 lanes and 16
 // words: $(codec.word_lane("tokens are words", "channels are lanes")).
@@ -47,7 +51,7 @@ INLINE $(one[1]) $(s(one[2] .. "scale"))(const unsigned char* page, int group)
 
 INLINE $(one[1]) $(s(one[2] .. "offset"))(const unsigned char* page, int group, $(one[1]) scale)
 {
-    enum { bits = $(codec.bits), code_max = $(codec.code_max), half_codes = 1 << (bits - 1) };
+    enum { bits = $(codec.level_bits), code_max = $(codec.code_max), half_codes = 1 << (bits - 1) };
     //% if codec.has_zero then
     //% local at = meta.packed and "scales_at" or "zeros_at"
     page += $(s(at)) + group * (int64_t)$(meta.packed and codec.scale_bytes or codec.zero_bytes);
@@ -92,7 +96,7 @@ typedef struct $(s "pair") {
 // Fits a group.  flag: the lowest bit of its zero; < 0: any.
 INLINE $(s "grid") $(s "fit_grid")($(s "pair")* pair, int flag, $(codec.stat_parameters))
 {
-    enum { bits = $(codec.bits), code_max = $(codec.code_max), half_codes = 1 << (bits - 1) };
+    enum { bits = $(codec.level_bits), code_max = $(codec.code_max), half_codes = 1 << (bits - 1) };
     enum { group_size = $(codec.group_size) };
     $(s "grid") grid = { 0.0f, 0.0f };
     uint32_t scale_code;
@@ -134,7 +138,7 @@ static $(codec.flagged and "__attribute__((unused)) " or "")$(s "grid") $(s "sto
     return grid;
 }
 
-//% if not codec.feedback then
+//% if not codec.feedback and not codec.path then
 // Codes q [dim] of a row: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 static void $(s "round_row")(const float* x, const float* offset, const float* inverse, uint16_t* q)
@@ -200,7 +204,19 @@ static void $(s "put_row")(unsigned char* page, int row, const uint16_t* q)
     }
 }
 
-INLINE uint32_t $(s "get_code")(const unsigned char* page, int row, int channel)
+//% if codec.path then
+// The cell before a cell on the path, of those that a group has.
+INLINE const unsigned char* $(s "before")(const unsigned char* page, int lane16, int word16)
+{
+    enum { cells = $(codec.group_size // 16) };
+    //% local at = codec.path.along_lanes and "lane16" or "word16"
+    const int before = $(at) / cells * cells + ($(at) + cells - 1) % cells;
+    return $(s "cell")(page, $(codec.path.along_lanes and "before, word16" or "lane16, before"));
+}
+
+//% end
+INLINE uint32_t $(s(codec.path and "get_stored" or "get_code"))(const unsigned char* page, int row,
+                                                         int channel)
 {
     //% if codec.is_key then
     const int lane = row, word = channel;
@@ -230,6 +246,28 @@ INLINE uint32_t $(s "get_code")(const unsigned char* page, int row, int channel)
     //% end
 }
 
+//% if codec.path then
+// The level of a value.
+INLINE uint32_t $(s "get_code")(const unsigned char* page, int row, int channel)
+{
+    enum { n = $(codec.group_size), memory = $(codec.path.memory) };
+    //% local along = codec.axis == "per_channel"
+    const int place = $(along and "row" or "channel"), first = place / n * n;
+    //% local other = along and "from, channel" or "row, from"
+    uint32_t history = 0;
+    for (int delay = 0; delay <= memory; ++delay) {
+        const int from = first + (place - first + n - delay) % n;
+        history |= ($(s "get_stored")(page, $(other)) & 1u) << delay;
+    }
+    //% local terms = { s0 = {}, s1 = {} }
+    //% for n, i in ipairs(codec.path.s0) do terms.s0[n] = "history >> " .. i end
+    //% for n, i in ipairs(codec.path.s1) do terms.s1[n] = "history >> " .. i end
+    const uint32_t s1 = ($(table_concat(terms.s1, " ^ "))) & 1u;
+    const uint32_t s0 = ($(table_concat(terms.s0, " ^ "))) & 1u;
+    return ($(s "get_stored")(page, row, channel) >> 1 << 2) | s1 << 1 | s0;
+}
+
+//% end
 // One value in the codec's basis.
 INLINE float $(s "read_value")(const unsigned char* page, int row, int channel)
 {

@@ -14,8 +14,8 @@
 //% inverse, lift = "to->inverse[0] + " .. from .. "at", "to->lift[0] + " .. from .. "at"
 //% end
 //% local centered = per_lane or codec.zero_point > 0
-//% local middle = f32(centered and 1.0 * (1 << codec.bits - 1) or codec.code_max / 2)
-//% local coarse = f32(plan.score_error * 7 / (sqrt(1.0 * codec.head_dim) * 2.0 ^ codec.bits))
+//% local middle = f32(centered and 1.0 * (1 << codec.level_bits - 1) or codec.code_max / 2)
+//% local coarse = f32(plan.score_error * 7 / (sqrt(1.0 * codec.head_dim) * 2.0 ^ codec.level_bits))
 //
 // A weight w, a query's or a softmax's, times the scale of its word where lanes share one, becomes
 // a 16-bit number W in units of the greatest: w scale = unit W, |W| <= 32767.  Then
@@ -102,7 +102,7 @@ INLINE void $(s "sum_cells")($(s "list")* to, int head)
         const s16_at* w = (const s16_at*)to->pairs[head] + at * 16;
         int sum = 0;
         for (int i = 0; i < 16; ++i) sum += w[i];
-        to->zero[head][at] = sum * -(1 << $(codec.bits - 1));
+        to->zero[head][at] = sum * -(1 << $(codec.level_bits - 1));
     }
 }
 
@@ -554,8 +554,8 @@ static NOINLINE void $(s "dot_cells")(const unsigned char* page, int lane16, int
                 for (; at < stop; ++at) {
                     const unsigned char* cell = $(s "cell")(page, lane16, at);
                     const int32_t* pairs = w->pairs[0] + (at - first_cell) * 8;
-                    //% for _, word in ipairs(codec.words) do
-                    const vp $(word.name) = (vp)$(word.load);
+                    //% for _, read in ipairs(codec.reads "at") do
+                    const $(read.type) $(read.name) = $(read.expr);
                     //% end
                     vp x;
                     //% for k = 0, 7 do

@@ -10,6 +10,22 @@ INLINE v8 nearest8(v8 x) { return (x + 12582912.0f) - 12582912.0f; }
 INLINE v8 absolute8(v8 x) { return (v8)((i8)x & 0x7fffffff); }
 INLINE v8 least8(v8 a, v8 b) { return pick8(a < b, a, b); }
 INLINE v8 most8(v8 a, v8 b) { return pick8(a > b, a, b); }
+INLINE v8 smaller8(v8 a, v8 b)
+{
+    //% if isa.vector == "x86" then
+    v8 x;
+    __asm__("vminps %2, %1, %0" : "=x"(x) : "x"(a), "x"(b));
+    return x;
+    //% else
+    return pick8(a < b, a, b);
+    //% end
+}
+INLINE int any8(i8 x)
+{
+    int32_t any = 0;
+    for (int i = 0; i < 8; ++i) any |= x[i];
+    return any != 0;
+}
 INLINE i8 integer8(v8 x) { return __builtin_convertvector(x, i8); }
 INLINE v8 float8(i8 x) { return __builtin_convertvector(x, v8); }
 

@@ -98,6 +98,8 @@ static void $(s "encode_rows")(const kvl__encode_args* a)
 }
 //% elseif codec.feedback then
 #include "feedback.c"
+//% elseif codec.path then
+#include "encode_paths.c"
 //% elseif codec.axis == "per_token" then
 // Groups along the channels of a row.
 static void $(s "encode_rows")(const kvl__encode_args* a)

@@ -51,6 +51,7 @@ static NOINLINE void $(s "add_errors")(const float* row, const $(s "feedback")* 
     }
 }
 
+//% if not codec.path then
 // Codes of t [room], and what they decode to.
 INLINE void $(s "round_lanes")(const float* t, vf scale, vf offset, vf inverse, uint16_t* q,
                           float* back)
@@ -65,7 +66,9 @@ INLINE void $(s "round_lanes")(const float* t, vf scale, vf offset, vf inverse, 
     store(back, scale * code + offset);
 }
 
-static $(s "grid") $(s "fit_values")(unsigned char* page, int group, const float* of)
+//% end
+//% local lists = codec.path and ", uint16_t* codes, uint16_t* levels" or ""
+static $(s "grid") $(s "fit_values")(unsigned char* page, int group, const float* $("of" .. lists))
 {
     enum { group_size = $(codec.group_size), step = $(step) };
     //% for _, stat in ipairs(fit.stats) do
@@ -99,11 +102,17 @@ static $(s "grid") $(s "fit_values")(unsigned char* page, int group, const float
 // Rows [count] of the window, transformed, as columns in order.
 static void $(s "load_columns")(const kvl__encode_args* a, int first, int count, $(s "feedback")* f)
 {
+    //% if not codec.path then
     const float* order = a->tables + $(codec.table_at("feedback_order"));
+    //% end
     float x[8 * $(s "dim")];
     __builtin_memset(f->y, 0, sizeof f->y);
     __builtin_memset(f->e, 0, sizeof f->e);
+    //% if codec.path then
+    for (int j = 0; j < $(s "dim"); ++j) f->order[j] = j;
+    //% else
     for (int j = 0; j < $(s "dim"); ++j) f->order[j] = (int)order[j];
+    //% end
     for (int r = 0; r < count; r += 8) {
         const int num = count - r < 8 ? count - r : 8;
         const uint16_t* rows = a->rows + (first + r) * a->row_stride;
@@ -150,11 +159,20 @@ static void $(s "round_channel")(unsigned char* page, int group, int j, int is_f
     __builtin_memcpy(old + 2, zero_at, $(codec.zero_bytes));
     for (int at = 0; at < $(s "room"); at += lanes)
         store(t + at, load(&f->y[j][at]) + load(g + at));
+    //% if codec.path then
+    LINE uint16_t levels[$(s "room")] = { 0 };
+    const $(s "grid") grid = $(s "fit_values")(page, group, t, q, levels);
+    const vf scale = repeat($(s "read_scale")(page, group));
+    for (int at = 0; at < $(s "room"); at += lanes) {
+        const vi level = __builtin_convertvector(*(const vh_at*)(levels + at), vi);
+        store(back + at, scale * __builtin_convertvector(level, vf) + grid.offset);
+    //% else
     const $(s "grid") grid = $(s "fit_values")(page, group, t);
     const vf scale = repeat($(s "read_scale")(page, group));
     for (int at = 0; at < $(s "room"); at += lanes) {
         $(s "round_lanes")(t + at, scale, repeat(grid.offset), repeat(grid.inverse), q + at,
                       back + at);
+    //% end
         store(was + at, load(&f->e[j][at]) + load(g + at));
         store(now + at, load(t + at) - load(back + at));
     }
@@ -203,7 +221,11 @@ static void $(s "fit_rows")(const kvl__encode_args* a, int first, int count, $(s
         for (int j = 0; j < $(s "dim"); ++j) x[f->order[j]] = f->y[j][t];
         for (int i = 0; i < $(s "dim"); i += $(s "group_size")) {
             const int group = $(s "group")($(codec.word_lane("row", "i")));
-            const $(s "grid") grid = $(s "fit_values")(a->page, group, x + i);
+            //% if codec.path then
+            uint16_t codes[$(s "group_size")], levels[$(s "group_size")];
+            //% end
+            //% local more = codec.path and ", codes, levels" or ""
+            const $(s "grid") grid = $(s "fit_values")(a->page, group, x + $("i" .. more));
             f->scale[i / $(s "group_size")][t] = $(s "read_scale")(a->page, group);
             f->offset[i / $(s "group_size")][t] = grid.offset;
             f->inverse[i / $(s "group_size")][t] = grid.inverse;
@@ -211,6 +233,21 @@ static void $(s "fit_rows")(const kvl__encode_args* a, int first, int count, $(s
     }
 }
 
+//% if codec.path then
+#include "guided.c"
+static void $(s "encode_rows")(const kvl__encode_args* a)
+{
+    $(s "feedback") f;
+    for (int r = 0; r < a->num_rows; r += $(s "room")) {
+        const int count = a->num_rows - r < $(s "room") ? a->num_rows - r : $(s "room");
+        $(s "load_columns")(a, r, count, &f);
+        $(s "fit_rows")(a, r, count, &f);
+        for (int first = 0; first < $(s "dim"); first += $(s "group_size"))
+            $(s "guide_rows")(&f, first, count, a->tables);
+        $(s "put_columns")(a, r, count, &f);
+    }
+}
+//% else
 static void $(s "encode_rows")(const kvl__encode_args* a)
 {
     const float* factor = a->tables + $(codec.table_at("feedback_factor"));
@@ -238,4 +275,5 @@ static void $(s "encode_rows")(const kvl__encode_args* a)
         $(s "put_columns")(a, r, count, &f);
     }
 }
+//% end
 //% end

@@ -8,8 +8,11 @@
 #include "prelude.h"
 #include "config.h"
 #include "softmax.h"
-//% if sides[1].searches or sides[2].searches then
+//% if sides[1].searches or sides[2].searches or sides[1].path or sides[2].path then
 #include "eights.h"
+//% end
+//% if sides[1].path or sides[2].path then
+#include "delays.h"
 //% end
 //% for _, side in ipairs(sides) do
 //% use_side(side)
@@ -23,7 +26,9 @@
 //% end
 #include "transform_rows.c"
 //% if side.math ~= "tile" then
-//% if side.searches then
+//% if side.path then
+#include "trellis.h"
+//% elseif side.searches then
 #include "search.h"
 //% end
 #include "encode_rows.c"

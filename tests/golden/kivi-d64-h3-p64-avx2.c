@@ -753,15 +753,16 @@ INLINE void softmax_finish(const softmax* s, float* o, float* lse)
     }
 }
 
-#line 16 "templates/host/program.c"
+#line 19 "templates/host/program.c"
 #line 1 "templates/host/codec.h"
 // codec.h -- keys at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
+#line 6 "templates/host/codec.h"
 //
 // The order of codes and metadata in a page is told in gen/layout.lua.  A cell has 16 lanes and 16
 // words: channels are lanes, tokens are words.
 // lane16 and word16 count cells in each direction.
 
-#line 8 "templates/host/codec.h"
+#line 12 "templates/host/codec.h"
 enum { k_dim = 64, k_lane_extent = 64 };
 enum { k_word_extent = 64, k_cell_bytes = 64 };
 enum { k_scales_at = 1024, k_zeros_at = 1152 };
@@ -769,61 +770,61 @@ enum { k_page_bytes = 1280, k_group_size = 32 };
 
 INLINE const unsigned char* k_cell(const unsigned char* page, int lane16, int word16)
 {
-#line 16 "templates/host/codec.h"
-    return page + (lane16 * (k_dim / 16) + word16) * (int64_t)k_cell_bytes;
 #line 20 "templates/host/codec.h"
+    return page + (lane16 * (k_dim / 16) + word16) * (int64_t)k_cell_bytes;
+#line 24 "templates/host/codec.h"
 }
 
-#line 25 "templates/host/codec.h"
+#line 29 "templates/host/codec.h"
 // METADATA
 
 // Index of the scale of a word and a lane.
 INLINE int k_group(int word, int lane)
 {
-#line 31 "templates/host/codec.h"
-    return lane / k_group_size * k_word_extent + word;
 #line 35 "templates/host/codec.h"
+    return lane / k_group_size * k_word_extent + word;
+#line 39 "templates/host/codec.h"
 }
 
-#line 38 "templates/host/codec.h"
+#line 42 "templates/host/codec.h"
 INLINE vf k_load_scale(const unsigned char* page, int group)
 {
     page += k_scales_at + group * (int64_t)1;
-#line 44 "templates/host/codec.h"
+#line 48 "templates/host/codec.h"
     return load_e5m3(page);
-#line 46 "templates/host/codec.h"
+#line 50 "templates/host/codec.h"
 }
 
 INLINE vf k_load_offset(const unsigned char* page, int group, vf scale)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 53 "templates/host/codec.h"
+#line 57 "templates/host/codec.h"
     page += k_zeros_at + group * (int64_t)1;
     const vf zero = load_i8(page);
-#line 62 "templates/host/codec.h"
+#line 66 "templates/host/codec.h"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
-#line 38 "templates/host/codec.h"
+#line 42 "templates/host/codec.h"
 INLINE float k_read_scale(const unsigned char* page, int group)
 {
     page += k_scales_at + group * (int64_t)1;
-#line 44 "templates/host/codec.h"
+#line 48 "templates/host/codec.h"
     return read_e5m3(page);
-#line 46 "templates/host/codec.h"
+#line 50 "templates/host/codec.h"
 }
 
 INLINE float k_read_offset(const unsigned char* page, int group, float scale)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 53 "templates/host/codec.h"
+#line 57 "templates/host/codec.h"
     page += k_zeros_at + group * (int64_t)1;
     const float zero = read_i8(page);
-#line 62 "templates/host/codec.h"
+#line 66 "templates/host/codec.h"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
-#line 66 "templates/host/codec.h"
+#line 70 "templates/host/codec.h"
 // The numbers that turn a value into its code: round((x - offset) * inverse).
 typedef struct k_grid {
     float offset, inverse;
@@ -832,11 +833,11 @@ typedef struct k_grid {
 INLINE void k_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
 {
     (void)zero_code;
-#line 79 "templates/host/codec.h"
+#line 83 "templates/host/codec.h"
     page[k_scales_at + group] = (unsigned char)scale_code;
-#line 79 "templates/host/codec.h"
+#line 83 "templates/host/codec.h"
     page[k_zeros_at + group] = (unsigned char)zero_code;
-#line 84 "templates/host/codec.h"
+#line 88 "templates/host/codec.h"
 }
 
 // What is stored for a group, and the scale that it decodes to.
@@ -854,7 +855,7 @@ INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
     uint32_t scale_code;
     float scale;
     (void)flag;
-#line 102 "templates/host/codec.h"
+#line 106 "templates/host/codec.h"
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -874,9 +875,9 @@ INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 106 "templates/host/codec.h"
+#line 110 "templates/host/codec.h"
     pair->zero_code = zero_code;
-#line 122 "templates/host/codec.h"
+#line 126 "templates/host/codec.h"
     pair->scale_code = scale_code;
     pair->scale = scale;
     return grid;
@@ -892,7 +893,7 @@ static k_grid k_store_grid(
     return grid;
 }
 
-#line 138 "templates/host/codec.h"
+#line 142 "templates/host/codec.h"
 // Codes q [dim] of a row: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 static void k_round_row(const float* x, const float* offset, const float* inverse, uint16_t* q)
@@ -909,7 +910,7 @@ static void k_round_row(const float* x, const float* offset, const float* invers
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
-#line 156 "templates/host/codec.h"
+#line 160 "templates/host/codec.h"
 
 // CODES
 
@@ -918,58 +919,61 @@ static void k_put_row(unsigned char* page, int row, const uint16_t* q)
 {
     const int i = row % 16;
     for (int at = 0; at < k_dim / 16; ++at, q += 16) {
-#line 171 "templates/host/codec.h"
+#line 175 "templates/host/codec.h"
         u32_at* to = (u32_at*)k_cell(page, row / 16, at);
-#line 177 "templates/host/codec.h"
+#line 181 "templates/host/codec.h"
         to[0 + i] = ((uint32_t)q[0] & 3u) | ((uint32_t)q[1] & 3u) << 16 | ((uint32_t)q[2] & 3u) << 2 | ((uint32_t)q[3] & 3u) << 18 | ((uint32_t)q[4] & 3u) << 4 | ((uint32_t)q[5] & 3u) << 20 | ((uint32_t)q[6] & 3u) << 6 | ((uint32_t)q[7] & 3u) << 22 | ((uint32_t)q[8] & 3u) << 8 | ((uint32_t)q[9] & 3u) << 24 | ((uint32_t)q[10] & 3u) << 10 | ((uint32_t)q[11] & 3u) << 26 | ((uint32_t)q[12] & 3u) << 12 | ((uint32_t)q[13] & 3u) << 28 | ((uint32_t)q[14] & 3u) << 14 | ((uint32_t)q[15] & 3u) << 30;
-#line 200 "templates/host/codec.h"
+#line 204 "templates/host/codec.h"
     }
 }
 
-INLINE uint32_t k_get_code(const unsigned char* page, int row, int channel)
+#line 218 "templates/host/codec.h"
+INLINE uint32_t k_get_code(const unsigned char* page, int row,
+                                                         int channel)
 {
-#line 206 "templates/host/codec.h"
+#line 222 "templates/host/codec.h"
     const int lane = row, word = channel;
-#line 210 "templates/host/codec.h"
+#line 226 "templates/host/codec.h"
     const unsigned char* cell = k_cell(page, lane / 16, word / 16);
     const int i = word % 16;
-#line 215 "templates/host/codec.h"
+#line 231 "templates/host/codec.h"
     uint32_t code = 0;
-#line 217 "templates/host/codec.h"
+#line 233 "templates/host/codec.h"
     {
         enum { each = 8, mask = 3 };
         int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 224 "templates/host/codec.h"
+#line 240 "templates/host/codec.h"
         const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
-#line 226 "templates/host/codec.h"
+#line 242 "templates/host/codec.h"
         code |= (*(const u32_at*)at >> bit & mask) << 0;
     }
-#line 229 "templates/host/codec.h"
+#line 245 "templates/host/codec.h"
     return code;
-#line 231 "templates/host/codec.h"
+#line 247 "templates/host/codec.h"
 }
 
+#line 271 "templates/host/codec.h"
 // One value in the codec's basis.
 INLINE float k_read_value(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = k_get_code(page, row, channel);
-#line 238 "templates/host/codec.h"
+#line 276 "templates/host/codec.h"
     const int group = k_group(channel, row);
     const float scale = k_read_scale(page, group);
     return scale * (float)(int32_t)code + k_read_offset(page, group, scale);
-#line 244 "templates/host/codec.h"
+#line 282 "templates/host/codec.h"
 }
 
-#line 286 "templates/host/codec.h"
+#line 324 "templates/host/codec.h"
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int k_fold_is_due(int lane16)
 {
-#line 290 "templates/host/codec.h"
+#line 328 "templates/host/codec.h"
     return lane16 * 16 % k_group_size == 0;
-#line 295 "templates/host/codec.h"
+#line 333 "templates/host/codec.h"
 }
 
-#line 18 "templates/host/program.c"
+#line 21 "templates/host/program.c"
 #line 1 "templates/host/dots.h"
 // dots.h -- sums of the keys' codes times 16-bit weights, as integers.
 #line 19 "templates/host/dots.h"
@@ -1173,11 +1177,11 @@ static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int word
                     const unsigned char* cell = k_cell(page, lane16, at);
                     const int32_t* pairs = w->pairs[0] + (at - first_cell) * 8;
 #line 558 "templates/host/dots.h"
-                    const vp word_0_0 = (vp)load_u32(cell + 0 + lane * 4);
+                    const vu word_0_0 = load_u32(cell + 0 + lane * 4);
 #line 560 "templates/host/dots.h"
                     vp x;
 #line 562 "templates/host/dots.h"
-                    x = (word_0_0 & 3);
+                    x = ((vp)word_0_0 & 3);
 #line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 0, x, sum_0_0);
 #line 565 "templates/host/dots.h"
@@ -1185,7 +1189,7 @@ static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int word
 #line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 64, x, sum_2_0);
 #line 562 "templates/host/dots.h"
-                    x = (word_0_0 >> 2 & 3);
+                    x = ((vp)word_0_0 >> 2 & 3);
 #line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 1, x, sum_0_0);
 #line 565 "templates/host/dots.h"
@@ -1193,7 +1197,7 @@ static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int word
 #line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 65, x, sum_2_0);
 #line 562 "templates/host/dots.h"
-                    x = (word_0_0 >> 4 & 3);
+                    x = ((vp)word_0_0 >> 4 & 3);
 #line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 2, x, sum_0_0);
 #line 565 "templates/host/dots.h"
@@ -1201,7 +1205,7 @@ static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int word
 #line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 66, x, sum_2_0);
 #line 562 "templates/host/dots.h"
-                    x = (word_0_0 >> 6 & 3);
+                    x = ((vp)word_0_0 >> 6 & 3);
 #line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 3, x, sum_0_0);
 #line 565 "templates/host/dots.h"
@@ -1209,7 +1213,7 @@ static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int word
 #line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 67, x, sum_2_0);
 #line 562 "templates/host/dots.h"
-                    x = (word_0_0 >> 8 & 3);
+                    x = ((vp)word_0_0 >> 8 & 3);
 #line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 4, x, sum_0_0);
 #line 565 "templates/host/dots.h"
@@ -1217,7 +1221,7 @@ static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int word
 #line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 68, x, sum_2_0);
 #line 562 "templates/host/dots.h"
-                    x = (word_0_0 >> 10 & 3);
+                    x = ((vp)word_0_0 >> 10 & 3);
 #line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 5, x, sum_0_0);
 #line 565 "templates/host/dots.h"
@@ -1225,7 +1229,7 @@ static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int word
 #line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 69, x, sum_2_0);
 #line 562 "templates/host/dots.h"
-                    x = (word_0_0 >> 12 & 3);
+                    x = ((vp)word_0_0 >> 12 & 3);
 #line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 6, x, sum_0_0);
 #line 565 "templates/host/dots.h"
@@ -1233,7 +1237,7 @@ static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int word
 #line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 70, x, sum_2_0);
 #line 562 "templates/host/dots.h"
-                    x = word_0_0 >> 14;
+                    x = (vp)word_0_0 >> 14;
 #line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 7, x, sum_0_0);
 #line 565 "templates/host/dots.h"
@@ -1265,7 +1269,7 @@ static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int word
     }
 }
 
-#line 24 "templates/host/program.c"
+#line 27 "templates/host/program.c"
 #line 1 "templates/host/transform_rows.c"
 // transform_rows.c -- rows into the bases of the keys' codec, or out of them.
 //
@@ -1295,7 +1299,7 @@ static void k_transform_rows(const kvl__basis_args* a)
 #line 207 "templates/host/transform_rows.c"
 }
 
-#line 29 "templates/host/program.c"
+#line 34 "templates/host/program.c"
 #line 1 "templates/host/encode_rows.c"
 // encode_rows.c -- rows of the window become codes of a page: transform, fit, round, pack.
 //
@@ -1316,46 +1320,46 @@ INLINE void k_load_row(const uint16_t* row, const float* tables, float* x)
 
 #line 75 "templates/host/encode_rows.c"
 
-#line 164 "templates/host/encode_rows.c"
+#line 166 "templates/host/encode_rows.c"
 // Groups along tokens: group_size rows at once, each channel with its own statistics.
 static void k_encode_rows(const kvl__encode_args* a)
 {
     enum { group_size = 32 };
     for (int32_t r = 0; r < a->num_rows; r += group_size) {
         float rows[group_size][k_dim];
-#line 171 "templates/host/encode_rows.c"
+#line 173 "templates/host/encode_rows.c"
         float los[k_dim];
-#line 171 "templates/host/encode_rows.c"
+#line 173 "templates/host/encode_rows.c"
         float his[k_dim];
-#line 177 "templates/host/encode_rows.c"
+#line 179 "templates/host/encode_rows.c"
         for (int t = 0; t < group_size; ++t)
             k_load_row(a->rows + (r + t) * a->row_stride, a->tables, rows[t]);
-#line 180 "templates/host/encode_rows.c"
+#line 182 "templates/host/encode_rows.c"
         for (int i = 0; i < k_dim; ++i) {
             const float x = rows[0][i];
-#line 183 "templates/host/encode_rows.c"
-            los[i] = x;
-#line 183 "templates/host/encode_rows.c"
-            his[i] = x;
 #line 185 "templates/host/encode_rows.c"
+            los[i] = x;
+#line 185 "templates/host/encode_rows.c"
+            his[i] = x;
+#line 187 "templates/host/encode_rows.c"
         }
         for (int t = 1; t < group_size; ++t) {
             for (int i = 0; i < k_dim; ++i) {
                 const float x = rows[t][i];
-#line 190 "templates/host/encode_rows.c"
+#line 192 "templates/host/encode_rows.c"
                 const float lo = los[i];
                 los[i] = x < lo ? x : lo;
-#line 190 "templates/host/encode_rows.c"
+#line 192 "templates/host/encode_rows.c"
                 const float hi = his[i];
                 his[i] = x > hi ? x : hi;
-#line 193 "templates/host/encode_rows.c"
+#line 195 "templates/host/encode_rows.c"
             }
         }
         float offset[k_dim], inverse[k_dim];
         for (int i = 0; i < k_dim; ++i) {
             const int row = a->first_row + r;
             const int group = k_group(i, row);
-#line 200 "templates/host/encode_rows.c"
+#line 202 "templates/host/encode_rows.c"
             const k_grid grid =
                 k_store_grid(a->page, group, los[i], his[i]);
             offset[i] = grid.offset;
@@ -1369,7 +1373,7 @@ static void k_encode_rows(const kvl__encode_args* a)
     }
 }
 
-#line 30 "templates/host/program.c"
+#line 35 "templates/host/program.c"
 #line 1 "templates/host/decode_rows.c"
 // decode_rows.c -- rows of a page as floats in the original basis, as codes, and their scales.
 
@@ -1404,7 +1408,7 @@ static void k_decode_rows(const kvl__decode_args* a)
 #line 56 "templates/host/decode_rows.c"
 }
 
-#line 31 "templates/host/program.c"
+#line 36 "templates/host/program.c"
 #line 1 "templates/host/linear_rows.c"
 // linear_rows.c -- the first rows of a page in the linear order of files (runtime/kvl_layout.h), or
 // from it.
@@ -1639,15 +1643,16 @@ static void k_linear_rows(const kvl__linear_args* a)
 #line 182 "templates/host/linear_rows.c"
 }
 
-#line 16 "templates/host/program.c"
+#line 19 "templates/host/program.c"
 #line 1 "templates/host/codec.h"
 // codec.h -- values at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
+#line 6 "templates/host/codec.h"
 //
 // The order of codes and metadata in a page is told in gen/layout.lua.  A cell has 16 lanes and 16
 // words: tokens are words, channels are lanes.
 // lane16 and word16 count cells in each direction.
 
-#line 8 "templates/host/codec.h"
+#line 12 "templates/host/codec.h"
 enum { v_dim = 64, v_lane_extent = 64 };
 enum { v_word_extent = 64, v_cell_bytes = 64 };
 enum { v_scales_at = 1024, v_zeros_at = 1152 };
@@ -1655,61 +1660,61 @@ enum { v_page_bytes = 1280, v_group_size = 32 };
 
 INLINE const unsigned char* v_cell(const unsigned char* page, int lane16, int word16)
 {
-#line 18 "templates/host/codec.h"
+#line 22 "templates/host/codec.h"
     return page + (word16 * (v_dim / 16) + lane16) * (int64_t)v_cell_bytes;
-#line 20 "templates/host/codec.h"
+#line 24 "templates/host/codec.h"
 }
 
-#line 25 "templates/host/codec.h"
+#line 29 "templates/host/codec.h"
 // METADATA
 
 // Index of the scale of a word and a lane.
 INLINE int v_group(int word, int lane)
 {
-#line 31 "templates/host/codec.h"
-    return lane / v_group_size * v_word_extent + word;
 #line 35 "templates/host/codec.h"
+    return lane / v_group_size * v_word_extent + word;
+#line 39 "templates/host/codec.h"
 }
 
-#line 38 "templates/host/codec.h"
+#line 42 "templates/host/codec.h"
 INLINE vf v_load_scale(const unsigned char* page, int group)
 {
     page += v_scales_at + group * (int64_t)1;
-#line 44 "templates/host/codec.h"
+#line 48 "templates/host/codec.h"
     return load_e5m3(page);
-#line 46 "templates/host/codec.h"
+#line 50 "templates/host/codec.h"
 }
 
 INLINE vf v_load_offset(const unsigned char* page, int group, vf scale)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 53 "templates/host/codec.h"
+#line 57 "templates/host/codec.h"
     page += v_zeros_at + group * (int64_t)1;
     const vf zero = load_i8(page);
-#line 62 "templates/host/codec.h"
+#line 66 "templates/host/codec.h"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
-#line 38 "templates/host/codec.h"
+#line 42 "templates/host/codec.h"
 INLINE float v_read_scale(const unsigned char* page, int group)
 {
     page += v_scales_at + group * (int64_t)1;
-#line 44 "templates/host/codec.h"
+#line 48 "templates/host/codec.h"
     return read_e5m3(page);
-#line 46 "templates/host/codec.h"
+#line 50 "templates/host/codec.h"
 }
 
 INLINE float v_read_offset(const unsigned char* page, int group, float scale)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 53 "templates/host/codec.h"
+#line 57 "templates/host/codec.h"
     page += v_zeros_at + group * (int64_t)1;
     const float zero = read_i8(page);
-#line 62 "templates/host/codec.h"
+#line 66 "templates/host/codec.h"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
-#line 66 "templates/host/codec.h"
+#line 70 "templates/host/codec.h"
 // The numbers that turn a value into its code: round((x - offset) * inverse).
 typedef struct v_grid {
     float offset, inverse;
@@ -1718,11 +1723,11 @@ typedef struct v_grid {
 INLINE void v_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
 {
     (void)zero_code;
-#line 79 "templates/host/codec.h"
+#line 83 "templates/host/codec.h"
     page[v_scales_at + group] = (unsigned char)scale_code;
-#line 79 "templates/host/codec.h"
+#line 83 "templates/host/codec.h"
     page[v_zeros_at + group] = (unsigned char)zero_code;
-#line 84 "templates/host/codec.h"
+#line 88 "templates/host/codec.h"
 }
 
 // What is stored for a group, and the scale that it decodes to.
@@ -1740,7 +1745,7 @@ INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
     uint32_t scale_code;
     float scale;
     (void)flag;
-#line 102 "templates/host/codec.h"
+#line 106 "templates/host/codec.h"
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -1760,9 +1765,9 @@ INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 106 "templates/host/codec.h"
+#line 110 "templates/host/codec.h"
     pair->zero_code = zero_code;
-#line 122 "templates/host/codec.h"
+#line 126 "templates/host/codec.h"
     pair->scale_code = scale_code;
     pair->scale = scale;
     return grid;
@@ -1778,7 +1783,7 @@ static v_grid v_store_grid(
     return grid;
 }
 
-#line 138 "templates/host/codec.h"
+#line 142 "templates/host/codec.h"
 // Codes q [dim] of a row: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 static void v_round_row(const float* x, const float* offset, const float* inverse, uint16_t* q)
@@ -1795,7 +1800,7 @@ static void v_round_row(const float* x, const float* offset, const float* invers
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
-#line 156 "templates/host/codec.h"
+#line 160 "templates/host/codec.h"
 
 // CODES
 
@@ -1804,67 +1809,70 @@ static void v_put_row(unsigned char* page, int row, const uint16_t* q)
 {
     const int i = row % 16;
     for (int at = 0; at < v_dim / 16; ++at, q += 16) {
-#line 181 "templates/host/codec.h"
+#line 185 "templates/host/codec.h"
         u32_at* to = (u32_at*)v_cell(page, at, row / 16);
-#line 183 "templates/host/codec.h"
+#line 187 "templates/host/codec.h"
         {
             enum { each = 8, mask = 3 };
             u32_at* words = to + 0 + i / 2 / each * 16;
             const int left = i % 2 * 16 + i / 2 % each * 2;
-#line 193 "templates/host/codec.h"
+#line 197 "templates/host/codec.h"
             for (int lane = 0; lane < 16; ++lane)
                 words[lane] = (words[lane] & ~((uint32_t)mask << left))
                               | ((uint32_t)q[lane] >> 0 & mask) << left;
-#line 197 "templates/host/codec.h"
+#line 201 "templates/host/codec.h"
         }
-#line 200 "templates/host/codec.h"
+#line 204 "templates/host/codec.h"
     }
 }
 
-INLINE uint32_t v_get_code(const unsigned char* page, int row, int channel)
+#line 218 "templates/host/codec.h"
+INLINE uint32_t v_get_code(const unsigned char* page, int row,
+                                                         int channel)
 {
-#line 208 "templates/host/codec.h"
+#line 224 "templates/host/codec.h"
     const int lane = channel, word = row;
-#line 210 "templates/host/codec.h"
+#line 226 "templates/host/codec.h"
     const unsigned char* cell = v_cell(page, lane / 16, word / 16);
     const int i = word % 16;
-#line 215 "templates/host/codec.h"
+#line 231 "templates/host/codec.h"
     uint32_t code = 0;
-#line 217 "templates/host/codec.h"
+#line 233 "templates/host/codec.h"
     {
         enum { each = 8, mask = 3 };
         int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 224 "templates/host/codec.h"
+#line 240 "templates/host/codec.h"
         const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
-#line 226 "templates/host/codec.h"
+#line 242 "templates/host/codec.h"
         code |= (*(const u32_at*)at >> bit & mask) << 0;
     }
-#line 229 "templates/host/codec.h"
+#line 245 "templates/host/codec.h"
     return code;
-#line 231 "templates/host/codec.h"
+#line 247 "templates/host/codec.h"
 }
 
+#line 271 "templates/host/codec.h"
 // One value in the codec's basis.
 INLINE float v_read_value(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = v_get_code(page, row, channel);
-#line 238 "templates/host/codec.h"
+#line 276 "templates/host/codec.h"
     const int group = v_group(row, channel);
     const float scale = v_read_scale(page, group);
     return scale * (float)(int32_t)code + v_read_offset(page, group, scale);
-#line 244 "templates/host/codec.h"
+#line 282 "templates/host/codec.h"
 }
 
-#line 286 "templates/host/codec.h"
+#line 324 "templates/host/codec.h"
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int v_fold_is_due(int lane16)
 {
-#line 290 "templates/host/codec.h"
+#line 328 "templates/host/codec.h"
     return lane16 * 16 % v_group_size == 0;
-#line 295 "templates/host/codec.h"
+#line 333 "templates/host/codec.h"
 }
 
-#line 18 "templates/host/program.c"
+#line 21 "templates/host/program.c"
 #line 1 "templates/host/dots.h"
 // dots.h -- sums of the values' codes times 16-bit weights, as integers.
 #line 19 "templates/host/dots.h"
@@ -2056,11 +2064,11 @@ static NOINLINE void v_dot_cells(const unsigned char* page, int lane16, int word
                     const unsigned char* cell = v_cell(page, lane16, at);
                     const int32_t* pairs = w->pairs[0] + (at - first_cell) * 8;
 #line 558 "templates/host/dots.h"
-                    const vp word_0_0 = (vp)load_u32(cell + 0 + lane * 4);
+                    const vu word_0_0 = load_u32(cell + 0 + lane * 4);
 #line 560 "templates/host/dots.h"
                     vp x;
 #line 562 "templates/host/dots.h"
-                    x = (word_0_0 & 3);
+                    x = ((vp)word_0_0 & 3);
 #line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 0, x, sum_0_0);
 #line 565 "templates/host/dots.h"
@@ -2068,7 +2076,7 @@ static NOINLINE void v_dot_cells(const unsigned char* page, int lane16, int word
 #line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 64, x, sum_2_0);
 #line 562 "templates/host/dots.h"
-                    x = (word_0_0 >> 2 & 3);
+                    x = ((vp)word_0_0 >> 2 & 3);
 #line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 1, x, sum_0_0);
 #line 565 "templates/host/dots.h"
@@ -2076,7 +2084,7 @@ static NOINLINE void v_dot_cells(const unsigned char* page, int lane16, int word
 #line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 65, x, sum_2_0);
 #line 562 "templates/host/dots.h"
-                    x = (word_0_0 >> 4 & 3);
+                    x = ((vp)word_0_0 >> 4 & 3);
 #line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 2, x, sum_0_0);
 #line 565 "templates/host/dots.h"
@@ -2084,7 +2092,7 @@ static NOINLINE void v_dot_cells(const unsigned char* page, int lane16, int word
 #line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 66, x, sum_2_0);
 #line 562 "templates/host/dots.h"
-                    x = (word_0_0 >> 6 & 3);
+                    x = ((vp)word_0_0 >> 6 & 3);
 #line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 3, x, sum_0_0);
 #line 565 "templates/host/dots.h"
@@ -2092,7 +2100,7 @@ static NOINLINE void v_dot_cells(const unsigned char* page, int lane16, int word
 #line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 67, x, sum_2_0);
 #line 562 "templates/host/dots.h"
-                    x = (word_0_0 >> 8 & 3);
+                    x = ((vp)word_0_0 >> 8 & 3);
 #line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 4, x, sum_0_0);
 #line 565 "templates/host/dots.h"
@@ -2100,7 +2108,7 @@ static NOINLINE void v_dot_cells(const unsigned char* page, int lane16, int word
 #line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 68, x, sum_2_0);
 #line 562 "templates/host/dots.h"
-                    x = (word_0_0 >> 10 & 3);
+                    x = ((vp)word_0_0 >> 10 & 3);
 #line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 5, x, sum_0_0);
 #line 565 "templates/host/dots.h"
@@ -2108,7 +2116,7 @@ static NOINLINE void v_dot_cells(const unsigned char* page, int lane16, int word
 #line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 69, x, sum_2_0);
 #line 562 "templates/host/dots.h"
-                    x = (word_0_0 >> 12 & 3);
+                    x = ((vp)word_0_0 >> 12 & 3);
 #line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 6, x, sum_0_0);
 #line 565 "templates/host/dots.h"
@@ -2116,7 +2124,7 @@ static NOINLINE void v_dot_cells(const unsigned char* page, int lane16, int word
 #line 565 "templates/host/dots.h"
                     sum_2_0 = dot_at(pairs + 70, x, sum_2_0);
 #line 562 "templates/host/dots.h"
-                    x = word_0_0 >> 14;
+                    x = (vp)word_0_0 >> 14;
 #line 565 "templates/host/dots.h"
                     sum_0_0 = dot_at(pairs + 7, x, sum_0_0);
 #line 565 "templates/host/dots.h"
@@ -2148,7 +2156,7 @@ static NOINLINE void v_dot_cells(const unsigned char* page, int lane16, int word
     }
 }
 
-#line 24 "templates/host/program.c"
+#line 27 "templates/host/program.c"
 #line 1 "templates/host/transform_rows.c"
 // transform_rows.c -- rows into the bases of the values' codec, or out of them.
 //
@@ -2178,7 +2186,7 @@ static void v_transform_rows(const kvl__basis_args* a)
 #line 207 "templates/host/transform_rows.c"
 }
 
-#line 29 "templates/host/program.c"
+#line 34 "templates/host/program.c"
 #line 1 "templates/host/encode_rows.c"
 // encode_rows.c -- rows of the window become codes of a page: transform, fit, round, pack.
 //
@@ -2199,62 +2207,62 @@ INLINE void v_load_row(const uint16_t* row, const float* tables, float* x)
 
 #line 75 "templates/host/encode_rows.c"
 
-#line 102 "templates/host/encode_rows.c"
+#line 104 "templates/host/encode_rows.c"
 // Groups along the channels of a row.
 static void v_encode_rows(const kvl__encode_args* a)
 {
-#line 106 "templates/host/encode_rows.c"
+#line 108 "templates/host/encode_rows.c"
     enum { group_size = 32, step = 16 };
-#line 110 "templates/host/encode_rows.c"
+#line 112 "templates/host/encode_rows.c"
     for (int32_t r = 0; r < a->num_rows; ++r) {
         const int row = a->first_row + r;
         float offset[v_dim], inverse[v_dim];
         uint16_t q[v_dim];
-#line 120 "templates/host/encode_rows.c"
+#line 122 "templates/host/encode_rows.c"
         float x[v_dim];
         v_load_row(a->rows + r * a->row_stride, a->tables, x);
-#line 123 "templates/host/encode_rows.c"
+#line 125 "templates/host/encode_rows.c"
         for (int first = 0; first < v_dim; first += group_size) {
             const float* of = x + first;
-#line 126 "templates/host/encode_rows.c"
-            float los[step];
-#line 126 "templates/host/encode_rows.c"
-            float his[step];
 #line 128 "templates/host/encode_rows.c"
+            float los[step];
+#line 128 "templates/host/encode_rows.c"
+            float his[step];
+#line 130 "templates/host/encode_rows.c"
             // Every step-th value has its own statistics; what they come to is order-free.
             for (int j = 0; j < step; ++j) {
                 const float x = of[j];
-#line 132 "templates/host/encode_rows.c"
-                los[j] = x;
-#line 132 "templates/host/encode_rows.c"
-                his[j] = x;
 #line 134 "templates/host/encode_rows.c"
+                los[j] = x;
+#line 134 "templates/host/encode_rows.c"
+                his[j] = x;
+#line 136 "templates/host/encode_rows.c"
             }
             for (int i = step; i < group_size; i += step) {
                 for (int j = 0; j < step; ++j) {
                     const float x = of[i + j];
-#line 139 "templates/host/encode_rows.c"
+#line 141 "templates/host/encode_rows.c"
                     const float lo = los[j];
                     los[j] = x < lo ? x : lo;
-#line 139 "templates/host/encode_rows.c"
+#line 141 "templates/host/encode_rows.c"
                     const float hi = his[j];
                     his[j] = x > hi ? x : hi;
-#line 142 "templates/host/encode_rows.c"
+#line 144 "templates/host/encode_rows.c"
                 }
             }
-#line 145 "templates/host/encode_rows.c"
+#line 147 "templates/host/encode_rows.c"
             float lo = los[0];
             for (int j = 1; j < step; ++j) {
                 const float x = los[j];
                 lo = x < lo ? x : lo;
             }
-#line 145 "templates/host/encode_rows.c"
+#line 147 "templates/host/encode_rows.c"
             float hi = his[0];
             for (int j = 1; j < step; ++j) {
                 const float x = his[j];
                 hi = x > hi ? x : hi;
             }
-#line 151 "templates/host/encode_rows.c"
+#line 153 "templates/host/encode_rows.c"
             const int group = v_group(row, first);
             const v_grid grid =
                 v_store_grid(a->page, group, lo, hi);
@@ -2268,7 +2276,7 @@ static void v_encode_rows(const kvl__encode_args* a)
     }
 }
 
-#line 30 "templates/host/program.c"
+#line 35 "templates/host/program.c"
 #line 1 "templates/host/decode_rows.c"
 // decode_rows.c -- rows of a page as floats in the original basis, as codes, and their scales.
 
@@ -2303,7 +2311,7 @@ static void v_decode_rows(const kvl__decode_args* a)
 #line 56 "templates/host/decode_rows.c"
 }
 
-#line 31 "templates/host/program.c"
+#line 36 "templates/host/program.c"
 #line 1 "templates/host/linear_rows.c"
 // linear_rows.c -- the first rows of a page in the linear order of files (runtime/kvl_layout.h), or
 // from it.
@@ -2550,7 +2558,7 @@ static void v_linear_rows(const kvl__linear_args* a)
 #line 182 "templates/host/linear_rows.c"
 }
 
-#line 36 "templates/host/program.c"
+#line 41 "templates/host/program.c"
 #line 1 "templates/host/attend_windows.c"
 // attend_windows.c -- attention of num_heads queries over two stretches of 16-bit rows.
 //
@@ -2811,7 +2819,7 @@ static void attend_windows(const kvl__attend_args* a)
     softmax_finish(&state, a->o, a->lse);
 }
 
-#line 37 "templates/host/program.c"
+#line 42 "templates/host/program.c"
 #line 1 "templates/host/attend_pages.c"
 // attend_pages.c -- attention of num_heads queries over rows of pages, on the codes.
 //
@@ -2942,7 +2950,7 @@ static void attend_pages(const kvl__attend_args* a)
     softmax_finish(&state, a->o, a->lse);
 }
 
-#line 38 "templates/host/program.c"
+#line 43 "templates/host/program.c"
 
 // C has one name space for types and objects, so the object gets its exported name as a label.
 #define LABEL_TEXT(text) #text
@@ -2953,9 +2961,9 @@ const kvl__program program = {
     .abi            = KVL__ABI,
     .lanes          = 16,
     .k_page_bytes   = k_page_bytes,
-#line 51 "templates/host/program.c"
+#line 56 "templates/host/program.c"
     .v_page_bytes   = v_page_bytes,
-#line 53 "templates/host/program.c"
+#line 58 "templates/host/program.c"
     .scratch_bytes  = sizeof(workspace) + 64,        // room to begin at a cache line
     .encode_keys    = k_encode_rows,
     .encode_values  = v_encode_rows,

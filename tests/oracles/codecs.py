@@ -16,6 +16,7 @@ import numpy as np
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import flagrot
+import trellis
 
 F32 = np.float32
 F64 = np.float64
@@ -196,9 +197,11 @@ def running(terms):
     return np.cumsum(np.asarray(terms, F32), dtype=F32)[-1]
 
 
-def refit(y, s, m, bits):
+def refit(y, s, m, bits, states=0):
     top = F32(2**bits - 1)
     c = np.rint(np.clip((y - m) * (F32(1) / s) + top / 2, F32(0), top)) - top / 2
+    if states:
+        c = trellis.walk((y - m) * (F32(1) / s) + top / 2, bits - 1, states)[1] - top / 2
     n, sum_c, sum_cc = F32(len(y)), running(c), running(c * c)
     sum_cy, sum_y = running(c * y), running(y)
     det = n * sum_cc - sum_c * sum_c
@@ -208,7 +211,7 @@ def refit(y, s, m, bits):
     return (better, (sum_y - better * sum_c) / n) if better > 0 else (s, m)
 
 
-def search_pair(x, bits, meta, first):
+def search_pair(x, bits, meta, first, states=0):
     """The best of the pair `first` and seven that come from shrunk ranges."""
     lo, hi = x.min() + F32(0), x.max() + F32(0)
     mid, half = F32(0.5) * lo + F32(0.5) * hi, F32(0.5) * hi - F32(0.5) * lo
@@ -217,15 +220,17 @@ def search_pair(x, bits, meta, first):
     unit, top = F32(1) / half, F32(2**bits - 1)
     pairs = [first]
     for i in range(7):
-        shrink = F32(1 - (0.11 if bits == 1 else 0.085) * i)
+        shrink = F32(1 - (0.11 if bits - (states > 0) == 1 else 0.085) * i)
         s, m = F32(2) * shrink / top, F32(0)
         for _ in range(2):
-            s, m = refit((x - mid) * unit, s, m, bits)
+            s, m = refit((x - mid) * unit, s, m, bits, states)
         pairs.append(near_affine(s * half, mid + m * half, bits, meta))
     errors = []
     for scale, offset in pairs:
         inverse = F32(1) / scale if scale != 0 else F32(0)
         q = np.rint(np.clip((x - offset) * inverse, F32(0), top))
+        if states:
+            q = trellis.walk((x - offset) * inverse, bits - 1, states)[1]
         errors.append(running((((x - (scale * q + offset)) * unit).astype(F32))**2))
     return pairs[int(np.argmin(errors))]
 
@@ -264,7 +269,8 @@ def round_codes(y, bits, rounding, zero_point):
 def encode_group(x, side, flag=None):
     """codes, scale, offset of one group x (float32), with x ~ scale * code + offset."""
     x = np.asarray(x, F32)
-    bits = side["bits"]
+    states = trellis.states_of(side)
+    bits = side["bits"] + (states > 0)           # of what scales are multiplied with
     if side["levels"] == "affine":
         if side["meta"] == "log4":
             lo, hi = x.min() + F32(0), x.max() + F32(0)
@@ -276,8 +282,10 @@ def encode_group(x, side, flag=None):
             table = E4M3 if side["meta"] == "e4m3" else E5M3
             scale, offset = fit_affine_8bit(x, bits, table, flag)
         if side["fit"] == "search":
-            scale, offset = search_pair(x, bits, side["meta"], (scale, offset))
+            scale, offset = search_pair(x, bits, side["meta"], (scale, offset), states)
         inverse = F32(1) / scale if scale != 0 else F32(0)
+        if states:
+            return trellis.walk((x - offset) * inverse, bits - 1, states)[1], scale, offset
         with np.errstate(over="ignore"):
             y = np.clip((x - offset) * inverse, F32(0), F32(2**bits - 1))
         return round_codes(y, bits, side["round"], 0), scale, offset
@@ -344,7 +352,10 @@ def encode_feedback(x, side, head):
     codes = np.zeros((n, d), np.uint16)
     shape = (n // g, d) if along else (n, d // g)
     scales, offsets = np.zeros(shape, F32), np.zeros(shape, F32)
-    plain = {**side, "round": "nearest"}
+    states = trellis.states_of(side)
+    plain = {**side, "round": f"trellis{states}" if states else "nearest"}
+    if states and not along:
+        return trellis.encode_guided(x, side, head, plain, encode_group, four_sums)
     for row in range(0, n, g if along else n):
         rows = slice(row, row + g if along else n)
         y = x[rows].T[order]
@@ -352,14 +363,16 @@ def encode_feedback(x, side, head):
         for t in range(n if not along else 0):
             for i in range(d // g):
                 _, scales[t, i], offsets[t, i] = encode_group(x[t, i * g:i * g + g], plain)
-        for sweep in range(int(side["round"][8:] or 2) + 1):
+        for sweep in range(2 if states else int(side["round"][8:] or 2) + 1):
             table = side["tables"]["price" if sweep else "factor"][head]
             for j in range(d):
                 extra = four_sums(table[j][:d if sweep else j], e[:d if sweep else j])
                 t, c = y[j] + extra, order[j]
                 if along:
-                    _, scale, offset = encode_group(t, plain)
+                    found, scale, offset = encode_group(t, plain)
                     new_q, back = codes_of(t, scale, offset, bits)
+                    if states:
+                        new_q, back = found, scale * found.astype(F32) + offset
                     if sweep and not four_squares(t - back) < four_squares(e[j] + extra):
                         continue
                     scales[row // g, c], offsets[row // g, c] = scale, offset

@@ -4,8 +4,8 @@
 #
 # A file is lines of text `name value`, the line `data`, then arrays without padding, little-endian:
 #
-#     k_codes    unsigned, k_bits wide, least significant bit first, one stream, padded to a byte;
-#                [num_kv_heads, quantized, head_dim]
+#     k_codes    levels, unsigned, k_bits wide, least significant bit first, one stream, padded to a
+#                byte; [num_kv_heads, quantized, head_dim]
 #     k_scales   f32 [num_kv_heads, k_groups]; k_groups = 0 where there is no metadata.  Within a
 #     k_offsets  head as kvl_read_codes orders them; x ~ scale * code + offset for every codec
 #     k_choices  u32 [num_kv_heads, k_choices], where a unit chooses its transforms
@@ -75,6 +75,19 @@ CASES = [
                                                              3, 1,  32,  80, 32, 1, 0.0, 0),
     ("feedback_m", "kivi:k4,v3,round=feedback3,kg16,meta=e4m3,shift=mean,",
                                                              3, 1,  48,  32, 32, 1, 0.0, 0),
+    ("trellis",    "kivi:k2,v2,round=trellis8,",             4, 1,  64,  64, 64, 1, 0.0, 0),
+    ("trellis_1",  "kivi:k1,v3,round=trellis4,fit=search,meta=e4m3,vg16,kg16,",
+                                                             3, 1,  32,  80, 32, 1, 0.0, 0),
+    ("trellis_4",  "rtn:k4,v2,k.round=trellis16,v.round=trellis64,fit=clip,kg48,vg96,meta=f16,",
+                                                             2, 1,  96,  96, 32, 1, 0.0, 0),
+    ("trellis_w",  "rtn:k1,v2,k.round=trellis32,v.round=trellis8,v.axis=per_channel,kg64,"
+                   "transform=hadamard,",                    3, 1,  64,  32, 32, 1, 0.0, 0),
+    ("trellis_fb", "kivi:k2,v2,round=feedback_trellis8,fit=search,",
+                                                             4, 1,  32,  64, 32, 1, 0.0, 0),
+    ("trellis_fl", "kivi:k1,v3,round=feedback_trellis4,fit=search,meta=log4,vg16,transform=flat,",
+                                                             3, 1,  32,  80, 32, 1, 0.0, 0),
+    ("trellis_fc", "kivi:k3,v2,round=feedback_trellis16,meta=f16,kg16,vg128,",
+                                                             2, 1,  48, 128, 32, 1, 0.0, 0),
     ("dense",      "kivi:k2,v3,k.transform=flat,v.transform=whiten,fit=search,",
                                                              6, 2,  64,  96, 32, 1, 0.0, 0),
     ("dense_clip", "rtn:k2,v2,transform=balance,k.fit=clip,v.fit=clip92,kg80,vg16,shift=mean,",
@@ -195,9 +208,12 @@ def make_transform(heads, dim, is_query):
 
 def add_feedback(side, letter, heads, dim):
     at = np.arange(dim)
+    if "trellis" in side["round"]:
+        cost = (make_table(letter, "feedback_cost", heads, [dim]) * 4096).astype(np.int64)
+        side["tables"]["cost"] = ((128 + (cost & 255)) / 256).astype(np.float32)
     lower, beside = at[:, None] > at[None, :], at[:, None] != at[None, :]
     order = (17 * at + 5) % dim
-    side["tables"]["order"] = order
+    side["tables"]["order"] = at if "trellis" in side["round"] else order
     for name, used in (("factor", lower), ("price", beside)):
         table = make_table(letter, "feedback_" + name, heads, [dim, dim])
         side["tables"][name] = table / np.float32(32) * used
@@ -296,7 +312,8 @@ def make(case, source=None):
     positions = range(n - queries, n)
     o, lse = oracle.attend(q, k, v, positions, soft_cap=cap, window_len=window)
     samples = [0, sink + quantized // 2 + 1, n - 1]
-    data = side_bytes(k_heads, key["bits"]) + side_bytes(v_heads, value["bits"])
+    bits = [side["bits"] + ("trellis" in side["round"]) for side in (key, value)]
+    data = side_bytes(k_heads, bits[0]) + side_bytes(v_heads, bits[1])
     data += k[samples].astype("<f4").tobytes() + v[samples].astype("<f4").tobytes()
     data += o.astype("<f4").tobytes() + lse.astype("<f4").tobytes()
     groups = [0 if e[0]["scales"] is None else e[0]["scales"].size for e in (k_heads, v_heads)]
@@ -305,7 +322,7 @@ def make(case, source=None):
         f"num_q_heads {hq}", f"num_kv_heads {hkv}",
         f"head_dim {dk}", f"head_dim_v {dv}", f"soft_cap {int(cap)}", f"window_len {window}",
         f"num_rows {n}", f"sink {sink}", f"quantized {quantized}", f"num_queries {queries}",
-        f"k_bits {key['bits']}", f"v_bits {value['bits']}",
+        f"k_bits {bits[0]}", f"v_bits {bits[1]}",
         f"k_groups {groups[0]}", f"v_groups {groups[1]}",
         *([f"k_choices {k_heads[0]['choices'].size}"] if "choices" in k_heads[0] else []),
         f"num_samples {len(samples)}", "samples " + " ".join(map(str, samples)), "data", ""]
