@@ -769,7 +769,8 @@ KVL_API kvl_status kvl_file_read_seqs(kvl_context* ctx, const char* path, kvl_lo
 // One side of the quantized rows of one KV head, by token and channel, the same on every target.
 typedef struct kvl_codes {
     int       num_groups;       // pairs of scale and offset: groups of all rows asked for
-    uint16_t* codes;            // [num, head_dim]; 16-bit levels: the f16 or bf16 bits
+    uint16_t* codes;            // [num, head_dim]; 16-bit levels: the f16 or bf16 bits; of a
+                                // trellis, whose codes mean something together: the levels
     float*    scales;           // [num_groups] as decoding uses them; per token: [num, groups of a
     float*    offsets;          // row], per channel: [num / group_size, head_dim]
     int       num_choices;      // of stage choose: units of all rows, 0 where it is none
