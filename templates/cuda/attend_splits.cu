@@ -23,7 +23,7 @@ typedef struct workspace {
     //% if plan.shares_queries then
     alignas(16) float q[num_heads][q_floats];
     //% end
-    float bias[num_heads];         // of pages
+    float bias[$((config.num_heads + 3) // 4 * 4)];       // of pages; read by fours
     softmax state;
 } workspace;
 
@@ -60,8 +60,8 @@ INLINE const float* load_queries(const kvl__device_attend& a, int query, int hea
     for (int i = threadIdx.x; i < num_heads; i += cta_threads)
         w->state.slopes[i] = a.slopes ? ((const float*)a.slopes)[head * num_heads + i] : 0.0f;
     //% if sides[1].shift then
-    for (int i = threadIdx.x; i < num_heads; i += cta_threads)
-        w->bias[i] = ((const float*)a.bias)[row + i];
+    for (int i = threadIdx.x; i < (int)(sizeof w->bias / sizeof w->bias[0]); i += cta_threads)
+        w->bias[i] = i < num_heads ? ((const float*)a.bias)[row + i] : 0.0f;
     //% end
     softmax_start(&w->state);
     __syncthreads();

@@ -871,7 +871,7 @@ typedef struct workspace {
 #line 24 "templates/cuda/attend_splits.cu"
     alignas(16) float q[num_heads][q_floats];
 #line 26 "templates/cuda/attend_splits.cu"
-    float bias[num_heads];         // of pages
+    float bias[4];       // of pages; read by fours
     softmax state;
 } workspace;
 
