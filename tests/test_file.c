@@ -516,6 +516,54 @@ Test(file, a_failed_save_keeps_the_old_file)
     input_free(&in);
 }
 
+// A process that is killed at any write of a save leaves the file that was there; the next save is
+// not disturbed by what is left beside it.
+Test(file, a_killed_save_keeps_the_old_file)
+{
+    const test_target target = { "reference", KVL_TARGET_REFERENCE, NULL };
+    input in = input_create(29);
+    char folder[] = "/tmp/kvloom-file.XXXXXX", path[64], command[96];
+    int killed = 0;
+    cr_assert(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/x", folder);
+    test_cache c = open_cache(&target, "kivi", 0, NULL);
+    const kvl_seq seq = test_seq(&c);
+    kvl_save_seq one = { .seq = seq, .tokens = token_ids, .num_tokens = 3 };
+    kvl_save_desc d = { .num_seqs = 1, .seqs = &one, .path = path };
+    kvl_file_info info;
+    test_ok(c.ctx, kvl_save(c.cache, &d), "an empty sequence");
+    test_append(&c, seq, in.k, in.v, 0, 200);
+    for (rlim_t limit = 0, done = 0; !done; limit += 2048) {
+        const pid_t child = fork();
+        if (child == 0) {
+            const struct rlimit most = { limit, limit }, none = { 0, 0 };
+            test_cache own = open_cache(&target, "kivi", 0, NULL);
+            kvl_save_seq mine = { .seq = test_seq(&own) };
+            test_append(&own, mine.seq, in.k, in.v, 0, 200);
+            kvl_save_desc to = { .num_seqs = 1, .seqs = &mine, .path = path };
+            setrlimit(RLIMIT_CORE, &none);
+            signal(SIGXFSZ, SIG_DFL);              // a write beyond the limit ends the process
+            setrlimit(RLIMIT_FSIZE, &most);
+            _exit(kvl_save(own.cache, &to) == KVL_OK ? 0 : 1);
+        }
+        int status = 1;
+        cr_assert_eq(waitpid(child, &status, 0), child);
+        done = WIFEXITED(status);
+        cr_assert(!done || WEXITSTATUS(status) == 0, "limit %lld", (long long)limit);
+        killed += !done;
+        test_ok(c.ctx, kvl_file_read_info(c.ctx, path, &info), "info");
+        cr_assert_eq(info.num_tokens, done ? 0 : 3, "limit %lld", (long long)limit);
+    }
+    cr_assert_gt(killed, 3);
+    test_ok(c.ctx, kvl_save(c.cache, &d), "the next save");
+    test_ok(c.ctx, kvl_file_read_info(c.ctx, path, &info), "info");
+    cr_assert_eq(info.num_tokens, 3);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    cr_assert_eq(system(command), 0);
+    test_close(&c);
+    input_free(&in);
+}
+
 // Rows go to the caller and back while another sequence lives on; the count of bytes is that of the
 // allocator at each step; a stream of other rows is refused.
 Test(file, offloaded_rows_come_back)
