@@ -72,7 +72,7 @@ static void pass_through(const test_target* target, const char* spec, const inpu
     derive.stats = stats;
     derive.cache = &desc;
     kvl_derivation list[CALIBRATE_MOST_DERIVATIONS];
-    calibrate_learn learn = { ctx, 1, 32, 0, 0 };
+    calibrate_learn learn = { .ctx = ctx, .what = CALIBRATE_LEARN_AFFINE, .steps = 32 };
     derive.num_derivations = calibrate_learning_derivations(&learn, list);
     derive.derivations = list;
     test_ok(ctx, kvl_calibration_derive(calibration, &derive), spec);
@@ -243,4 +243,92 @@ Test(bases, one_rotation_of_a_layer)
     kvl_context_destroy(ctx);
     free(in);
     free(q);
+}
+
+// Every F and Q that a calibration has is finite, and they are inverses: F Q^T = 1.
+static void check_pairs(const kvl_calibration* calibration, const char* word, const char* what)
+{
+    for (int side = 0; side < 2; ++side) {
+        const float* table[2];
+        for (int i = 0; i < 2; ++i) {
+            char name[64];
+            int64_t num = 0;
+            snprintf(name, sizeof name, "%s_%s", word, i ? "query" : "forward");
+            table[i] = kvl_calibration_table(calibration, 0, side, name, &num);
+            cr_assert(table[i] && num == DIM * DIM, "%s, %s", what, name);
+        }
+        double off = 0;
+        for (int i = 0; i < DIM * DIM; ++i) {
+            double sum = i / DIM == i % DIM ? -1 : 0;
+            for (int k = 0; k < DIM; ++k)
+                sum += (double)table[0][i / DIM * DIM + k] * (double)table[1][i % DIM * DIM + k];
+            if (!(fabs(sum) <= off)) off = fabs(sum);
+        }
+        cr_expect(off < 1e-4, "%s, %s, side %d: F Q^T is off by %g", what, word, side, off);
+    }
+}
+
+Test(bases, poor_statistics_are_damped)
+{
+    // Broken by a moment without rank that becomes a NaN, or a basis that does not come back: one
+    // token, the same token over and over, dead channels and keys that never change.
+    static const char* const cases[] = { "one token", "identical tokens", "dead channels" };
+    static const char* const bases[] = { "balance", "balance_output", "eigen", "eigen_layer",
+                                         "whiten", "flat" };
+    for (int number = 0; number < 3; ++number) {
+        inputs* in = make_inputs();
+        kvl_context* ctx = test_context(&reference, 1);
+        kvl_statistics* stats = NULL;
+        kvl_statistics_desc sd = { 0 };
+        kvl_statistics_rows rows = { 0 };
+        const kvl_layer_desc plain = test_layer("f16", 1, 1, DIM, DIM);
+        for (int i = 0; i < ROWS * DIM; ++i) {
+            if (number == 1) in->k[i] = in->k[i % DIM];
+            if (number == 1) in->v[i] = in->v[i % DIM];
+            if (number == 1) in->q[i] = in->q[i % DIM];
+            if (number == 2 && i % DIM < 8) in->k[i] = in->v[i] = in->q[i] = 0;
+        }
+        for (int i = 0; i < 6; ++i) {
+            char spec[64];
+            snprintf(spec, sizeof spec, "rtn:transform=%s", bases[i]);
+            const kvl_layer_desc layer = test_layer(spec, 1, 1, DIM, DIM);
+            kvl_calibration* calibration = NULL;
+            kvl_cache_desc desc = { 0 };
+            kvl_derive_desc derive = { 0 };
+            kvl_derivation list[CALIBRATE_MOST_DERIVATIONS];
+            calibrate_learn learn = { .ctx = ctx };
+            desc.num_layers = sd.num_layers = 1;
+            desc.layers = sd.layers = &layer;
+            test_ok(ctx, kvl_statistics_create(ctx, &sd, &stats), "statistics");
+            test_ok(ctx, kvl_statistics_set_output(stats, 0, in->w_o, OUT), "output");
+            rows.num_keys = rows.num_rows = number == 0 ? 1 : ROWS;
+            rows.k.data = in->k;
+            rows.v.data = in->v;
+            rows.q.data = in->q;
+            test_ok(ctx, kvl_statistics_add(stats, &rows), "rows");
+            test_ok(ctx, kvl_calibration_create(stats, NULL, &calibration), spec);
+            derive.stats = stats;
+            derive.cache = &desc;
+            derive.num_derivations = calibrate_learning_derivations(&learn, list);
+            derive.derivations = list;
+            test_ok(ctx, kvl_calibration_derive(calibration, &derive), spec);
+            check_pairs(calibration, bases[i], cases[number]);
+            // Keys less the mean of their group are zeros, which counts as nothing known.
+            if (number == 1 && strcmp(bases[i], "whiten") == 0)
+                cr_expect(learn.num_notes > 0 && strstr(learn.notes[0], "moment is zero"), "%s",
+                          learn.notes[0]);
+            kvl_calibration_free(calibration);
+            kvl_statistics_free(stats);
+        }
+        in->k[5] = (float)NAN;
+        kvl_statistics* more = NULL;
+        sd.layers = &plain;
+        test_ok(ctx, kvl_statistics_create(ctx, &sd, &more), "statistics");
+        cr_expect_eq(kvl_statistics_add(more, &rows), KVL_BAD_ARGUMENT, "NaN");
+        cr_expect(strstr(kvl_context_message(ctx), "finite") != NULL, "%s",
+                  kvl_context_message(ctx));
+        kvl_statistics_free(more);
+        kvl_context_destroy(ctx);
+        free(in);
+    }
 }

@@ -392,6 +392,40 @@ Test(calibrate, chooses_bits_of_layers)
     remove_files(&f);
 }
 
+static int count_of(const char* text, const char* what)
+{
+    int count = 0;
+    for (; (text = strstr(text, what)) != NULL; text += strlen(what)) { count++; }
+    return count;
+}
+
+// Breaks when the page lacks a layer, a side, a head or a basis, or has a number that is none.
+Test(calibrate, the_report_shows_every_head)
+{
+    files f = make_files();
+    char path[600], spec[] = "wush", other[] = "loom:g16";
+    char* specs[] = { spec, other };
+    snprintf(path, sizeof path, "%s/report-%d.html", scratch, (int)getpid());
+    calibrate_options o = options_for(&f, specs, 2);
+    o.report = path;
+    run_ok(&o);
+    size_t bytes = 0;
+    char* page = read_bytes(path, &bytes);
+    page[bytes] = 0;
+    // 2 layers of 1 head: keys balance and flat, values balance and whiten.
+    cr_expect_eq(count_of(page, "<h2>Layer "), 2);
+    cr_expect_eq(count_of(page, "<tr><th class=\"name\">keys, head 0, balance<"), 2);
+    cr_expect_eq(count_of(page, "<tr><th class=\"name\">keys, head 0, flat<"), 2);
+    cr_expect_eq(count_of(page, "<tr><th class=\"name\">values, head 0, balance<"), 2);
+    cr_expect_eq(count_of(page, "<tr><th class=\"name\">values, head 0, whiten<"), 2);
+    cr_expect_eq(count_of(page, "<svg"), 2 + 2 * 2);
+    cr_expect_eq(count_of(page, "nan") + count_of(page, "inf"), 0);
+    cr_expect_eq(count_of(page, "http"), 0);
+    free(page);
+    unlink(path);
+    remove_files(&f);
+}
+
 // Breaks when a bad input is found only after the work, or is not named.
 Test(calibrate, bad_input_is_refused_before_the_work)
 {
@@ -415,7 +449,7 @@ Test(calibrate, bad_input_is_refused_before_the_work)
     wrong = o;
     wrong.context = 4096;
     run_fails(&wrong, "a window has 4096");
-    char* merged[] = { f.text, f.text };
+    char* merged[] = { f.text, f.other };
     wrong = o;
     wrong.merge = merged;
     wrong.num_merge = 2;

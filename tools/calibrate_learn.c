@@ -73,7 +73,7 @@ static int start(const job* j, int head, double* t, double* price, char* message
             square_transpose(n, basis.forward, back);
             square_sandwich(n, back, basis.price, price);
         }
-        if (j->learn->affine) square_copy(n, basis.forward, t);
+        if (j->learn->what == CALIBRATE_LEARN_AFFINE) square_copy(n, basis.forward, t);
         else square_hadamard(n, t);
         free(back);
         transform_basis_free(&basis);
@@ -120,7 +120,7 @@ static void learn_head(void* arg, int64_t head)
         desc.rows = rows;
         desc.price = price;
         desc.start = t;
-        desc.affine = j->learn->affine;
+        desc.affine = j->learn->what == CALIBRATE_LEARN_AFFINE;
         desc.steps = j->learn->steps > 0 ? j->learn->steps : STEPS_A_CHANNEL * n;
         desc.seed = (uint64_t)(a->layer * 2048 + a->is_value * 1024 + (int)head);
         desc.grid = grid_of(a);
@@ -185,7 +185,9 @@ kvl_status calibrate_learned(const kvl_derive_args* a, float* out)
     if (strcmp(a->table, "file_query") == 0 && forward &&
         num == (int64_t)a->num_kv_heads * a->head_dim * a->head_dim)
         return invert_heads(a, forward, out);
-    if (a->user && strcmp(a->table, "file_forward") == 0) return learn_heads(a, a->user, out);
+    calibrate_learn* learn = (calibrate_learn*)a->user;
+    if (learn && learn->what != CALIBRATE_LEARN_NOTHING && strcmp(a->table, "file_forward") == 0)
+        return learn_heads(a, learn, out);
     snprintf(a->message, a->message_bytes, "is a matrix of yours: tools/file_basis.py puts it into "
              "a calibration file; --learn rotation or --learn affine searches for one");
     return KVL_BAD_ARGUMENT;

@@ -10,15 +10,23 @@
 
 #include "kvloom.h"
 
+// What is searched for.
+enum { CALIBRATE_LEARN_NOTHING, CALIBRATE_LEARN_ROTATION, CALIBRATE_LEARN_AFFINE };
+
+enum { CALIBRATE_NOTES = 16, CALIBRATE_NOTE_BYTES = 320 };
+
 typedef struct calibrate_learn {
     kvl_context* ctx;          // whose threads do the work
-    int affine;                // 0: a rotation of the Hadamard; 1: any matrix, from `balance` on
+    int what;                  // CALIBRATE_LEARN_...: a rotation of the Hadamard, or any matrix,
+                               // from `balance` on
     int steps;                 // a head; 0: 8 head_dim
     double before, after;      // sums of the costs of all heads: what it was worth
+    int num_notes;             // what was repaired in moments; the first ones are kept
+    char notes[CALIBRATE_NOTES][CALIBRATE_NOTE_BYTES];
 } calibrate_learn;
 
-// kvl_derivation.derive of file_forward and file_query; user: a calibrate_learn, or NULL, which
-// fails with what to do.
+// kvl_derivation.derive of file_forward and file_query; user: a calibrate_learn. NULL, and one that
+// learns nothing, fail with what to do.
 kvl_status calibrate_learned(const kvl_derive_args* args, float* out);
 
 #endif

@@ -22,6 +22,7 @@ enum {
     OPTION_NO_STATISTICS,
     OPTION_LEARN,
     OPTION_LEARN_STEPS,
+    OPTION_REPORT,
     OPTION_LIST_CACHES,
     OPTION_VERBOSE,
     OPTION_VERSION
@@ -43,6 +44,7 @@ static const struct option long_options[] = {
     { "no-statistics", no_argument, NULL, OPTION_NO_STATISTICS },
     { "learn", required_argument, NULL, OPTION_LEARN },
     { "learn-steps", required_argument, NULL, OPTION_LEARN_STEPS },
+    { "report", required_argument, NULL, OPTION_REPORT },
     { "list-caches", no_argument, NULL, OPTION_LIST_CACHES },
     { "verbose", no_argument, NULL, OPTION_VERBOSE },
     { "help", no_argument, NULL, 'h' },
@@ -76,6 +78,8 @@ static const char* const help[] = {
     "      --learn WHAT         searches for the matrices of transform=file, where the file has\n"
     "                           none: rotation (from a Hadamard on) or affine (from balance on)\n"
     "      --learn-steps N      that are tried for each head (8 times head_dim)\n"
+    "      --report FILE.html   spectra, conditions, damping and predicted errors of each head,\n"
+    "                           of the bases in the file; a summary goes to stderr\n"
     "      --no-statistics      writes tables alone: a smaller file, which cannot be resumed\n"
     "  -t, --threads N          (0: one a processor); changes no number\n"
     "      --verbose            prints log messages\n"
@@ -131,6 +135,7 @@ static int read_option(int option, char* text, calibrate_options* out)
         return status;
     case OPTION_LEARN: return read_learn(text, out);
     case OPTION_LEARN_STEPS: return read_int("--learn-steps", text, 1, 1 << 20, &out->learn_steps);
+    case OPTION_REPORT: out->report = text; break;
     case OPTION_RESUME: out->resume = true; break;
     case OPTION_MERGE: out->num_merge = -1; break;
     case OPTION_NO_STATISTICS: out->no_statistics = true; break;
@@ -154,6 +159,9 @@ static int check(calibrate_options* o, int argc, char** argv, int rest)
         if (o->num_merge < 2) { return usage("--merge", NULL, "two files or more must be named"); }
         if (o->text != NULL || o->resume) {
             return usage("--merge", NULL, "runs no text: -f and --resume do not go with it");
+        }
+        if (o->report != NULL && o->model == NULL) {
+            return usage("-m", NULL, "--report with --merge needs the model's shapes");
         }
         if (o->num_specs > 0 && o->model == NULL) {
             return usage("-m", NULL, "--for with --merge needs the model's shapes");

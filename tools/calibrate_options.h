@@ -6,10 +6,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "calibrate_learn.h"
+
 enum { CALIBRATE_RUN = -1 };
 
-// What the matrices of transform=file are, that are searched for.
-enum { CALIBRATE_LEARN_NOTHING, CALIBRATE_LEARN_ROTATION, CALIBRATE_LEARN_AFFINE };
 
 typedef struct calibrate_options {
     const char *model, *text, *out;
@@ -22,6 +22,7 @@ typedef struct calibrate_options {
     int num_threads, num_queries, num_key_runs;
     uint64_t seed;
     int learn, learn_steps;  // CALIBRATE_LEARN_NOTHING ...; steps a head, 0: 8 head_dim
+    const char* report;      // NULL: none
     bool resume, no_statistics, verbose;
 } calibrate_options;
 

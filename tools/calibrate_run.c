@@ -16,6 +16,7 @@
 
 #include "cache_specs.h"
 #include "calibrate_bits.h"
+#include "calibrate_report.h"
 #include "calibrate_tables.h"
 #include "eval_engine.h"
 #include "eval_progress.h"
@@ -282,8 +283,7 @@ static int derive_layers(calibrator* c, kvl_calibration* cal, const kvl_statisti
                                    .layers = layers };
     kvl_derive_desc desc = { .stats = stats, .cache = &cache };
     kvl_derivation all[CALIBRATE_MOST_DERIVATIONS + 1];
-    const bool learns = c->o->learn != CALIBRATE_LEARN_NOTHING;
-    const int num = calibrate_learning_derivations(learns ? &c->learn : NULL, all);
+    const int num = calibrate_learning_derivations(&c->learn, all);
     all[num] = (kvl_derivation){ "bits", "auto", "sensitivity", derive_sensitivity, bits };
     desc.derivations = all;
     desc.num_derivations = num + 1;
@@ -395,6 +395,23 @@ static void save_without(calibrator* c, kvl_calibration* cal)
              c->o->out);
 }
 
+// The page of --report, and what is to be said of the tables.
+static int report(calibrator* c, const kvl_calibration* cal)
+{
+    const int num_layers = model_get_geometry(c->m)->num_layers;
+    kvl_layer_desc* layers = calloc((size_t)num_layers, sizeof *layers);
+    if (layers == NULL) { return fail(c, "out of memory"); }
+    model_describe_layers(c->m, NULL, layers);
+    const calibrate_report_desc desc = { .stats = c->total, .calibration = cal, .layers = layers,
+                                         .num_layers = num_layers, .path = c->o->report,
+                                         .model = c->facts[0].value,
+                                         .text = c->o->text != NULL ? c->o->text : "several texts",
+                                         .summary = stderr };
+    const int status = calibrate_report_write(&desc, c->message, c->message_bytes);
+    free(layers);
+    return status;
+}
+
 // finished: with the tables.
 static int save(calibrator* c, bool finished)
 {
@@ -409,6 +426,7 @@ static int save(calibrator* c, bool finished)
     if (status == 0) {
         status = failed(c, kvl_calibration_save(cal, keep ? c->total : NULL, c->o->out));
     }
+    if (status == 0 && finished && c->o->report != NULL) { status = report(c, cal); }
     kvl_calibration_free(cal);
     c->saved = eval_seconds();
     return status;
@@ -519,8 +537,16 @@ static int run_window(calibrator* c)
     return status;
 }
 
+// What was repaired, and what a search was worth.
 static void say_learned(const calibrator* c)
 {
+    const int kept = c->learn.num_notes < CALIBRATE_NOTES ? c->learn.num_notes : CALIBRATE_NOTES;
+    for (int i = 0; i < kept; i++) {
+        fprintf(stderr, "kvloom-calibrate: %s\n", c->learn.notes[i]);
+    }
+    if (kept < c->learn.num_notes) {
+        fprintf(stderr, "kvloom-calibrate: and %d more such heads\n", c->learn.num_notes - kept);
+    }
     if (!(c->learn.before > 0.0)) { return; }
     fprintf(stderr, "kvloom-calibrate: --learn: the cost of sampled rows is %.4f of that of the "
             "start\n", c->learn.after / c->learn.before);
@@ -656,7 +682,7 @@ int calibrate_run(const calibrate_options* options, bool quiet, char* message,
     // Matrices of a head are small: threads would wait for each other. Those of the model have
     // threads of their own.
     if (openblas_set_num_threads != NULL) { openblas_set_num_threads(1); }
-    c.learn.affine = options->learn == CALIBRATE_LEARN_AFFINE;
+    c.learn.what = options->learn;
     c.learn.steps = options->learn_steps;
     int status = check_output(&c) != 0 || open_context(&c) != 0 ||
                  (path != NULL && model_open(path, NULL, &c.m, message, message_bytes) != 0);

@@ -42,6 +42,7 @@ int calibrate_learning_derivations(calibrate_learn* learn,
     const int num = (int)(sizeof derivations / sizeof derivations[0]);
     memcpy(out, derivations, sizeof derivations);
     for (int i = 0; i < num; ++i)
-        if (out[i].derive == calibrate_learned) out[i].user = learn;
+        if (out[i].derive == calibrate_learned || out[i].derive == calibrate_basis)
+            out[i].user = learn;
     return num;
 }

@@ -17,6 +17,7 @@
 
 #include "calibrate_transforms.h"
 
+#include "calibrate_learn.h"
 #include "calibrate_side.h"
 #include "transform_basis.h"
 #include "transform_matrix.h"
@@ -191,6 +192,23 @@ static kvl_status make_basis(const kvl_derive_args* a, const source* s, int head
     return status;
 }
 
+kvl_status calibrate_make_basis(const kvl_derive_args* a, const char* word, int head,
+                                struct transform_basis* out)
+{
+    const source* s = find_source(word, strlen(word));
+    return s ? make_basis(a, s, head, out) : fail(a, "nothing here makes it");
+}
+
+// What was repaired, to whoever listens.
+static void say_note(const kvl_derive_args* a, int head, const char* note)
+{
+    calibrate_learn* learn = (calibrate_learn*)a->user;
+    if (!learn || !note[0] || learn->num_notes++ >= CALIBRATE_NOTES) return;
+    snprintf(learn->notes[learn->num_notes - 1], sizeof learn->notes[0],
+             "layer %d, %s, head %d, %s: %s", a->layer, a->is_value ? "values" : "keys", head,
+             a->word, note);
+}
+
 kvl_status calibrate_basis(const kvl_derive_args* a, float* out)
 {
     const source* s = find_source(a->word, strlen(a->word));
@@ -203,6 +221,7 @@ kvl_status calibrate_basis(const kvl_derive_args* a, float* out)
         float* to = out + (int64_t)head * n * n;
         const kvl_status status = make_basis(a, s, head, &basis);
         if (status != KVL_OK) return status;
+        if (!is_query) say_note(a, head, basis.note);
         // F = T^T and Q = T^-1: both are transposes of what is held.
         const double* from = is_query ? basis.inverse_transpose : basis.forward;
         for (int i = 0; i < n; ++i)

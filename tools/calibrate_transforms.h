@@ -5,6 +5,13 @@
 
 #include "kvloom.h"
 
+struct transform_basis;
+
+// The basis of one head that a word of stage transform stands for, to be freed by
+// transform_basis_free.
+kvl_status calibrate_make_basis(const kvl_derive_args* args, const char* word, int head,
+                                struct transform_basis* out);
+
 // kvl_derivation.derive of <word>_forward and <word>_query, and of the tables of a rounding with
 // feedback and of scales in steps of a base.
 kvl_status calibrate_basis(const kvl_derive_args* args, float* out);

@@ -126,6 +126,8 @@ static const char* const style[] = {
     NULL
 };
 
+const char* const* eval_html_style(void) { return style; }
+
 static const char* const script[] = {
     "document.querySelectorAll('table.sorts').forEach(function(t){",
     "var b=t.tBodies[0],rows=[].slice.call(b.rows),heads=t.querySelectorAll('th[data-c]');",

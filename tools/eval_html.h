@@ -15,4 +15,7 @@
 int eval_html_write(const eval_results* results, const char* path, char* message,
                     size_t message_bytes);
 
+// The style of the page, for others of its kind: lines, the last one NULL. Static.
+const char* const* eval_html_style(void);
+
 #endif
