@@ -160,7 +160,8 @@ Test(bits, a_size_stands_for_its_items)
         { "loom:2.25", "loom:bits=auto:2.25" },
         { "loom:2.125", "loom:g64,bits=auto:2.125" },
         { "loom:2.5,meta=e4m3", "loom:bits=auto:2.5,meta=e4m3" },
-        { "loom:sink=8,3.25", "loom:bits=auto:3.25,g64,meta=e4m3,sink=8" },
+        { "loom:sink=8,3.25,kg64", "loom:bits=auto:3.25,kg64,sink=8" },
+        { "loom:4.25", "loom:b4,g64,meta=e4m3" },
     };
     bench b;
     open_bench(&b, "loom");

@@ -14,6 +14,5 @@ return {
     windows = { sink = 4, recent = 128 },
     sizes   = { { "1.5", "bits=auto:1.5,g64" }, { "2.125", "bits=auto:2.125,g64" },
                 { "2.25", "bits=auto:2.25" }, { "2.5", "bits=auto:2.5" },
-                { "3.25", "bits=auto:3.25,g64,meta=e4m3" },
-                { "4.25", "bits=auto:4.25,g64,meta=e4m3" } },
+                { "3.25", "bits=auto:3.25" }, { "4.25", "b4,g64,meta=e4m3" } },
 }
