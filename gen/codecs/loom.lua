@@ -12,7 +12,7 @@ return {
     value   = { bits = 2, group = 32, axis = "per_token", transform = "whiten", fit = "search",
                 levels = "affine", round = "feedback2", meta = "log4" },
     windows = { sink = 4, recent = 128 },
-    sizes   = { { "1.5", "bits=auto:1.5,g64" }, { "2.125", "bits=auto:2.125,g64" },
-                { "2.25", "bits=auto:2.25" }, { "2.5", "bits=auto:2.5" },
-                { "3.25", "bits=auto:3.25" }, { "4.25", "b4,g64,meta=e4m3" } },
+    sizes   = { { "2.125", "bits=auto:2.125,g64" }, { "2.25", "bits=auto:2.25" },
+                { "2.5", "bits=auto:2.5" }, { "3.25", "bits=auto:3.25" },
+                { "4.25", "b4,g64,meta=e4m3" } },
 }
