@@ -150,18 +150,26 @@ local function code_expr(planes, i)
     return table.concat(terms, " | ")
 end
 
--- Returns codes 2 k and 2 k + 1 of every lane as pairs of 16-bit numbers: an expression of the
--- words, whose halves are shifted apart.
-local function pair_expr(planes, k)
+-- Returns codes 2 k and 2 k + 1 of every lane as pairs of 16-bit numbers, times 2^up: an expression
+-- of the words, whose halves are shifted apart.
+local function pair_expr(planes, k, up)
     local terms = {}
     for p, plane in ipairs(planes) do
         local number, bit = place(plane, 2 * k)
-        local word = ("word_%d_%d"):format(plane.low, number)
-        local alone = plane.low == 0 and bit + plane.width == 16
-        terms[p] = alone and shifted("(vp)" .. word, bit) or ("(%s & %d)"):format(
-            shifted("(vp)" .. word, bit - plane.low), ((1 << plane.width) - 1) << plane.low)
+        local word, low = ("(vp)word_%d_%d"):format(plane.low, number), plane.low + up
+        local alone = low == 0 and bit + plane.width == 16
+        terms[p] = alone and shifted(word, bit) or ("(%s & %d)"):format(
+            shifted(word, bit - low), ((1 << plane.width) - 1) << low)
     end
     return table.concat(terms, " | ")
+end
+
+-- Bits that pairs of odd k may stay up, so that a shift serves two pairs: their sums are apart, and
+-- stay below 2^31.
+local function odd_shift(planes, bits, head_dim)
+    local words = head_dim > 128 and head_dim or 128                  -- of a list
+    local most = (1 << 2 * bits) * 32767 * (words // 2)
+    return #planes == 1 and bits <= 4 and most < 1 << 31 and bits or 0
 end
 
 -- The most groups that `lanes` neighbouring lanes meet.
@@ -305,7 +313,11 @@ local function add_codes(d, planes)
     local path = d.path
     d.words, d.code, d.pair = derive_words(planes), {}, {}
     for i = 0, 15 do d.code[i + 1] = path and path.code(i) or code_expr(planes, i) end
-    for k = 0, 7 do d.pair[k + 1] = path and path.pair(k) or pair_expr(planes, k) end
+    d.odd_shift, d.high_pair = path and 0 or odd_shift(planes, d.bits, d.head_dim), {}
+    for k = 0, 7 do
+        d.pair[k + 1] = path and path.pair(k) or pair_expr(planes, k, 0)
+        if k % 2 == 1 and not path then d.high_pair[k + 1] = pair_expr(planes, k, d.odd_shift) end
+    end
     function d.reads(word16)
         local list = {}
         if path then

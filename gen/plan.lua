@@ -39,17 +39,21 @@ end
 
 -- Returns the tiles of split_heads for integer sums: heads; sums, the names of all sums, of which a
 -- head has a power of two so that isa.chains are in flight; chain(head, k), the one that product k
--- joins; sum(head), their total.
+-- joins; parts, whether products of odd k have sums of their own; sum(head, up), their total where
+-- those are 2^up too large.
 local function split_dots(num_heads, isa)
     local tiles = {}
     for i, heads in ipairs(split_heads(num_heads, isa.head_tile)) do
         local tile, count = { heads = heads, sums = {} }, 1
         while count < 8 and 2 * count * #heads <= isa.chains do count = 2 * count end
         function tile.chain(head, k) return ("sum_%d_%d"):format(head, k % count) end
-        function tile.sum(head)
-            local names = {}
-            for k = 1, count do names[k] = tile.chain(head, k - 1) end
-            return table.concat(names, " + ")
+        tile.parts = count > 1
+        function tile.sum(head, up)
+            local names = { [0] = {}, [1] = {} }
+            for k = 0, count - 1 do table.insert(names[k % 2], tile.chain(head, k)) end
+            local even, odd = table.concat(names[0], " + "), table.concat(names[1], " + ")
+            if up > 0 then return ("%s + (%s >> %d)"):format(even, odd, up) end
+            return odd == "" and even or even .. " + " .. odd
         end
         for _, head in ipairs(heads) do
             for k = 0, count - 1 do tile.sums[#tile.sums + 1] = tile.chain(head, k) end
@@ -99,6 +103,7 @@ function plan.attend(config, isa, copies)
     return {
         head_tiles  = split_heads(config.num_heads, isa.head_tile),
         dot_tiles   = split_dots(config.num_heads, isa),
+        fold_tiles  = split_heads(config.num_heads, isa.head_tile // 2),
         window_rows = 64,              -- the rows are still in the first cache
         window_scores  = { tiles = split_heads(config.num_heads, isa.sums // 4) },
         window_outputs = split_outputs(config.num_heads, config.v.head_dim // isa.lanes, isa.sums),

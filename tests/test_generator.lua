@@ -216,6 +216,15 @@ local function test_math(generate)
     end
 end
 
+-- Breaks if gcc may take a function for pure and drop a call that writes through its arguments: it
+-- is only noipa that keeps it from that.
+local function test_calls_stay(text)
+    local ours = text:match("#else\n#define NOINLINE ([^\n]*)\n#endif")
+    check(ours == "__attribute__((noipa, unused))", "NOINLINE of gcc is %s", tostring(ours))
+    local count = select(2, text:gsub("%(%(noinline", ""))
+    check(count == 1, "%d uses of noinline: must be 1, of clang", count)
+end
+
 local require_gen = new_require(read)
 local generate = require_gen("main")
 local text = generate(kivi(), read)
@@ -227,6 +236,7 @@ test_golden(golden_path, text)
 test_cuda(generate, require_gen("kernels"))
 test_refusals(generate)
 test_math(generate)
+test_calls_stay(text)
 test_bugs(generate)
 if failures > 0 then os.exit(1) end
 print("test_generator.lua: ok")

@@ -18,7 +18,7 @@
 
 return { stage = "meta", name = "f16", text = "scale and offset as f16",
          scale_bytes = 2, zero_bytes = 2, signed = true, free_sign = 15,
-         scale_type = "f16", zero_type = "f16", offset = "zero",
+         size_bits = 0x7fff, scale_type = "f16", zero_type = "f16", offset = "zero",
          store_affine = [[
 const float range = least(hi - lo, float_max);
 scale_code = f16_of_f32(range / (float)code_max);

@@ -24,12 +24,16 @@ INLINE void fetch_part(const unsigned char* next, int64_t bytes, int i, int part
 
 //% if k.math == "int" then
 // What the 16-bit queries left joins a tile's scores.
-static NOINLINE void add_fine(const unsigned char* keys, int tile, const workspace* w,
+static NOINLINE void add_fine(const float* q, const unsigned char* keys, int tile, workspace* w,
                               float* scores)
 {
     LINE float fine[num_heads][16];
-    //% local list = k.by_lane and "w->k.fine" or "&w->k.fine"
-    k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, $(list), fine[0], 16);
+    //% if k.fold == "words" then
+    k_round_fine(q, head_dim_k, &w->k);
+    //% else
+    (void)q;
+    //% end
+    k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, &w->k.fine, fine[0], 16);
     for (int head = 0; head < num_heads; ++head)
         for (int i = 0; i < 16; ++i) scores[head * strip_words + i] += fine[head][i];
 }
@@ -52,10 +56,8 @@ static void score_tiles(const float* q, const unsigned char* keys, const unsigne
         //% else
         w->k.needs_fine = k_is_coarse(keys, tile, first - tile * 16, end - tile * 16, &w->k);
         //% end
-        (void)q;
-        //% local list = k.by_lane and "w->k.main" or "&w->k.main"
-        k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, $(list), scores, strip_words);
-        if (w->k.needs_fine) add_fine(keys, tile, w, scores);
+        k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, &w->k.main, scores, strip_words);
+        if (w->k.needs_fine) add_fine(q, keys, tile, w, scores);
         //% else
         if (tile == first / 16 || k_fold_is_due(tile)) {
             //% if k.flagged and k.along_lanes then

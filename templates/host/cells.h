@@ -101,7 +101,7 @@ static void $(s "add_cell")(const unsigned char* page, int lane16, int word16,
         const int group = $(s "group")(word16 * 16, lane16 * 16 + lane);
         //% if by_lane then
         const int copy = slot / $(codec.head_dim // 16);
-        const vi mine = $(s "lanes_in")(page, word16 * 16, lane16 * 16 + lane, copy);
+        const vi mine = $(s "bases_in")(page, word16 * 16, lane16 * 16 + lane) == copy;
         if (sum_lanes(__builtin_convertvector(mine, vf)) == 0.0f) continue;
         //% end
         const vf scale = $(s "load_scale")(page, group);

@@ -42,7 +42,7 @@ INLINE int $(s "group")(int word, int lane)
 INLINE $(one[1]) $(s(one[2] .. "scale"))(const unsigned char* page, int group)
 {
     page += $(s "scales_at") + group * (int64_t)$(codec.scale_bytes);
-    //% if codec.flagged then
+    //% if codec.flagged and meta.signed then
     return $(one[1] == "vf" and "absolute_of" or "absolute")($(one[2] .. meta.scale_type)(page));
     //% else
     return $(one[2] .. meta.scale_type)(page);
@@ -284,29 +284,37 @@ INLINE float $(s "read_value")(const unsigned char* page, int row, int channel)
 //% if codec.flagged then
 // CHOICES: bit p where piece p is rotated, or bit 31 where the head is.
 
+// Whether the unit of a row has the head rotated: 0 or 1; and the sign that is a piece's flag.
+INLINE uint32_t $(s "read_head")(const unsigned char* page, int row)
+{
+    return page[$(s "zeros_at") + $(s "group")(0, row) * $(codec.zero_bytes)] & 1u;
+}
+
+INLINE uint32_t $(s "read_flag")(const unsigned char* page, int channel, int row)
+{
+    const int of = $(s "group")(channel / $(codec.choice_piece) * $(codec.choice_piece), row);
+    return page[$(s "scales_at") + of * $(codec.scale_bytes) + $(codec.scale_bytes - 1)] >> 7;
+}
+
 // Of the unit of a row.
 INLINE uint32_t $(s "read_choice")(const unsigned char* page, int row)
 {
+    const uint32_t head = $(s "read_head")(page, row);
     uint32_t choice = 0;
-    const unsigned char* zero = page + $(s "zeros_at");
-    const unsigned char* sign = page + $(s "scales_at") + $(codec.scale_bytes - 1);
-    if (zero[$(s "group")(0, row) * $(codec.zero_bytes)] & 1u) return 0x80000000u;
-    for (int p = 0; p < $(codec.head_dim // codec.choice_piece); ++p) {
-        const int group = $(s "group")(p * $(codec.choice_piece), row);
-        choice |= (uint32_t)(sign[group * $(codec.scale_bytes)] >> 7) << p;
-    }
-    return choice;
+    for (int p = 0; p < $(codec.head_dim // codec.choice_piece); ++p)
+        choice |= $(s "read_flag")(page, p * $(codec.choice_piece), row) << p;
+    return (choice & (head - 1u)) | head << 31;           // without a branch: no one foresees it
 }
 
 // Of a channel: 0 as it is, 1 its piece rotated, 2 the head.
 INLINE int $(s "basis_of")(uint32_t choice, int channel)
 {
-    return choice >> 31 ? 2 : (int)(choice >> (channel / $(codec.choice_piece)) & 1u);
+    return (int)((choice >> 31 << 1) | (choice >> (channel / $(codec.choice_piece)) & 1u));
 }
 //% if not codec.along_lanes then
 
-// Which of the rows lane ... are in a basis at a channel.
-INLINE vi $(s "lanes_in")(const unsigned char* page, int channel, int lane, int basis)
+// The bases of the rows lane ... at a channel.
+INLINE vi $(s "bases_in")(const unsigned char* page, int channel, int lane)
 {
     const int first = $(s "group")(0, lane);
     const int of = $(s "group")(channel / $(codec.choice_piece) * $(codec.choice_piece), lane);
@@ -315,8 +323,7 @@ INLINE vi $(s "lanes_in")(const unsigned char* page, int channel, int lane, int 
         page + $(s "zeros_at") + first * $(codec.zero_bytes)) & 1u;
     const vu sign = $(load)(page + $(s "scales_at") + of * $(codec.scale_bytes))
                     >> $(codec.parts.meta.free_sign);
-    const vu number = zero * 2u + sign;               // a row in the head's basis has no signs
-    return (vi)(number == (uint32_t)basis);
+    return (vi)(zero * 2u + sign);                    // a row in the head's basis has no signs
 }
 //% end
 

@@ -3,15 +3,20 @@
 //% local filled = codec.is_key and codec.head_dim or plan.strip_rows
 //% local words = codec.is_key and plan.k_words or plan.strip_words
 //% local per_lane = codec.fold == "words"
+//% local each = codec.by_lane and isa.lanes // 4             -- heads of a table
+//% local part = per_lane and (codec.is_key and codec.group_size or 16)   -- words with one sum
+//% local tables = each and (config.num_heads + each - 1) // each
 //% local crosses = codec.flagged and codec.choice_piece % (2 * isa.lanes) ~= 0
 //% local slots = crosses and copies + 1 or copies
-//% local plain, queries = "to->plain[head] + i / 2", "to->queries[head] + i"
+//% local plain_list = codec.flagged and "to->plain[0][0]" or "to->plain[0]"
+//% local query_list = codec.flagged and "to->queries[0][0]" or "to->queries[0]"
+//% local headroom = f32(2.0 ^ 0.5)
+//% local queries = "to->queries[head] + i"
 //% local inverse, lift = "to->inverse + at", "to->lift + at"
 //% if codec.flagged then
-//% local from = "to->from[i / (2 * lanes)] + "
-//% plain = "to->plain[head][0] + (" .. from .. "i) / 2"
-//% queries = "to->queries[head][0] + " .. from .. "i"
-//% inverse, lift = "to->inverse[0] + " .. from .. "at", "to->lift[0] + " .. from .. "at"
+//% local from = "2 * to->from[i / (2 * lanes)] + "
+//% queries = "to->queries[head][0] + " .. from .. "i % (2 * lanes)"
+//% inverse, lift = "to->inverse[0] + " .. from .. "at - i", "to->lift[0] + " .. from .. "at - i"
 //% end
 //% local centered = per_lane or codec.zero_point > 0
 //% local middle = f32(centered and 1.0 * (1 << codec.level_bits - 1) or codec.code_max / 2)
@@ -44,37 +49,50 @@
 enum { $(s "words") = $(words) };                  // room for them, a multiple of a vector of W
 
 // What cells are multiplied with: W, their unit, and what joins the sums.
+//% if codec.by_lane then
+// Queries have $(copies) copies, and a lane takes those of the one whose basis it is in: a table is
+// a vector, lane 4 h + c for copy c of its head h.
+//% end
 typedef struct $(s "list") {
+    //% if codec.by_lane then
+    LINE int32_t pairs[$(tables)][$(s "words") / 2][lanes];    // W of words 2 i and 2 i + 1
+    LINE int32_t zero[$(tables)][$(filled // part)][lanes];    // -middle times a group's sum of W
+    LINE float   rest[$(tables)][$(filled // part)][lanes];    // the sum of its weights, in units
+    LINE float   unit[num_heads];                              // of all copies
+    //% else
     LINE int32_t pairs[num_heads][$(s "words") / 2];    // W of words 2 i and 2 i + 1
     LINE float   unit[num_heads];
-    //% if per_lane then
-    int32_t zero[num_heads][$(s "words") / 16];         // -middle times the sum of a cell's W
-    float   rest[num_heads][$(s "words") / 16];         // the sum of its weights
+    //% end
+    //% if codec.by_lane then
+    //% elseif per_lane then
+    //% local of = codec.is_key and "group" or "cell"
+    int32_t zero[num_heads][$(filled // part)];         // -middle times the sum of W of a $(of)
+    float   rest[num_heads][$(filled // part)];         // the sum of its weights, in units
     //% elseif codec.is_key then
     float   rest[num_heads];
     //% end
 } $(s "list");
 
 typedef struct $(s "dots") {
-    //% if codec.by_lane then
-    $(s "list") main[$(copies)];                               // of each copy of the queries
-    $(s "list") fine[$(copies)];                               // what `main` leaves of the weights
-    int needs_fine;
-    //% else
     $(s "list") main;
     //% if codec.is_key then
     $(s "list") fine;                                   // what `main` leaves of the weights
     int needs_fine;
+    //% if per_lane then
+    int has_fine;
+    uint32_t coarse;                                    // see is_coarse
     //% end
     //% end
     //% if not per_lane then
     float plain_unit[num_heads];
     //% if codec.flagged then
     // Of each copy of the queries, and where vectors cross pieces of what the choice takes of them.
-    // `from` is where the choice's vectors are, in words: times the copy.
+    // `from` is where the choice's vectors are, in pairs.
+    //% if crosses then
     uint32_t choice;
+    //% end
     int known;
-    int32_t from[$(words // (2 * isa.lanes))];
+    int64_t from[$(words // (2 * isa.lanes))];
     LINE int32_t plain[num_heads][$(slots)][$(s "words") / 2];
     LINE float queries[num_heads][$(slots)][$(s "words")];
     LINE float inverse[$(slots)][$(s "words")];
@@ -95,80 +113,7 @@ typedef struct $(s "dots") {
 } $(s "dots");
 
 //% if per_lane then
-// A head's zeros from its W.
-INLINE void $(s "sum_cells")($(s "list")* to, int head)
-{
-    for (int at = 0; at < $(filled // 16); ++at) {
-        const s16_at* w = (const s16_at*)to->pairs[head] + at * 16;
-        int sum = 0;
-        for (int i = 0; i < 16; ++i) sum += w[i];
-        to->zero[head][at] = sum * -(1 << $(codec.level_bits - 1));
-    }
-}
-
-// Weights [num_heads, stride] of all words: lanes have scales of their own, one for each group of
-// words, so zero and rest are kept for each cell.
-//% local main, fine = "to->main", "to->fine"
-//% if codec.by_lane then
-//% main, fine = "to->main[copy]", "to->fine[copy]"
-static NOINLINE void $(s "round_copy")(const float* weights, int stride, $(s "dots")* to, int copy)
-//% else
-static NOINLINE void $(s "round_dots")(const float* weights, int stride, $(s "dots")* to)
-//% end
-{
-    for (int head = 0; head < num_heads; ++head, weights += stride) {
-        LINE float list[$(s "words")] = { 0 };
-        for (int i = 0; i < $(filled); i += lanes) store(list + i, load(weights + i));
-        $(main .. ".unit")[head] = round_list(list, $(s "words"), $(main .. ".pairs")[head]);
-        $(s "sum_cells")(&$(main), head);
-        for (int at = 0; at < $(filled // 16); ++at) {
-            vf rest = repeat(0.0f);
-            for (int i = 0; i < 16; i += lanes) rest += load(list + at * 16 + i);
-            $(main .. ".rest")[head][at] = sum_lanes(rest);
-        }
-        //% if codec.is_key then
-        take_remainder(list, $(s "words"), $(main .. ".unit")[head], $(main .. ".pairs")[head]);
-        $(fine .. ".unit")[head] = round_list(list, $(s "words"), $(fine .. ".pairs")[head]);
-        $(s "sum_cells")(&$(fine), head);
-        for (int at = 0; at < $(filled // 16); ++at) $(fine .. ".rest")[head][at] = 0.0f;
-        //% end
-    }
-}
-//% if codec.by_lane then
-
-INLINE void $(s "round_dots")(const float* weights, int stride, $(s "dots")* to)
-{
-    for (int copy = 0; copy < $(copies); ++copy)
-        $(s "round_copy")(weights + copy * (num_heads * $(s "dim")), stride, to, copy);
-}
-//% end
-
-//% if codec.is_key then
-// Whether a unit times a scale of the tile's lanes [first, end) would leave scores too far off.
-static NOINLINE int $(s "is_coarse")(const unsigned char* page, int lane16, int first, int end,
-                            const $(s "dots")* of)
-{
-    const vi number = { $(codec.lane_numbers) };
-    float most = 0.0f;
-    vf top = repeat(0.0f);
-    //% if codec.by_lane then
-    for (int copy = 0; copy < $(copies); ++copy)
-        for (int head = 0; head < num_heads; ++head)
-            most = of->main[copy].unit[head] > most ? of->main[copy].unit[head] : most;
-    //% else
-    for (int head = 0; head < num_heads; ++head)
-        most = of->main.unit[head] > most ? of->main.unit[head] : most;
-    //% end
-    for (int word = 0; word < $(filled); word += $(codec.group_size)) {
-        for (int lane = 0; lane < 16; lane += lanes) {
-            const vf scale = $(s "load_scale")(page, $(s "group")(word, lane16 * 16 + lane));
-            const vi visible = (number + lane >= first) & (number + lane < end);
-            top = greater(select(visible, absolute_of(scale), repeat(0.0f)), top);
-        }
-    }
-    return !(most * greatest_lane(top) <= $(coarse));
-}
-//% end
+#include "lane_dots.h"
 //% else
 // Loads scale and offset + middle scale of the words first_word ... in the group of lane16.
 INLINE void $(s "load_grids")(const unsigned char* page, int lane16, int first_word, float* scale,
@@ -188,12 +133,10 @@ INLINE void $(s "load_grids")(const unsigned char* page, int lane16, int first_w
 static NOINLINE void $(s "start_dots")(const float* queries, $(s "dots")* to)
 {
     //% if codec.flagged then
+    //% if crosses then
     to->choice = 0x7fffffffu;                           // none that occurs
+    //% end
     to->known = 0;
-    for (int i = 0; i < (int)(sizeof to->inverse / sizeof(float)); i += lanes) {
-        store(to->inverse[0] + i, repeat(0.0f));
-        store(to->lift[0] + i, repeat(0.0f));
-    }
     //% if crosses then
     for (int i = 0; i < (int)(sizeof to->queries / sizeof(float)); ++i) to->queries[0][0][i] = 0.0f;
     for (int i = 0; i < (int)(sizeof to->plain / sizeof(int32_t)); ++i) to->plain[0][0][i] = 0;
@@ -211,9 +154,9 @@ static NOINLINE void $(s "start_dots")(const float* queries, $(s "dots")* to)
 
 //% if codec.flagged then
 // Makes the vectors of a choice those that are read.
+//% if crosses then
 static NOINLINE void $(s "take_copies")($(s "dots")* to)
 {
-    //% if crosses then
     for (int i = 0; i < $(filled); i += 16) {
         const int copy = $(s "basis_of")(to->choice, i);
         for (int head = 0; head < num_heads; ++head) {
@@ -224,12 +167,21 @@ static NOINLINE void $(s "take_copies")($(s "dots")* to)
         __builtin_memcpy(to->lift[$(copies)] + i, to->lift[copy] + i, 64);
     }
     for (int i = $(filled); i < $(s "words"); ++i) to->lift[$(copies)][i] = 0.5f;
-    for (int i = 0; i < $(words // (2 * isa.lanes)); ++i) to->from[i] = $(copies * words);
-    //% else
     for (int i = 0; i < $(words // (2 * isa.lanes)); ++i)
-        to->from[i] = $(s "basis_of")(to->choice, i * 2 * lanes) * $(words);
-    //% end
+        to->from[i] = $(copies * words // 2) + i * lanes;
 }
+//% else
+INLINE void $(s "take_copies")(const unsigned char* page, int lane16, $(s "dots")* to)
+{
+    const uint32_t head = $(s "read_head")(page, lane16 * 16), mask = head - 1u;
+    for (int i = 0; i < $(words // (2 * isa.lanes)); ++i) {
+        const uint32_t flag = $(s "read_flag")(page, i * 2 * lanes, lane16 * 16);
+        int64_t at = (int64_t)((flag & mask) | head << 1) * $(words // 2) + i * lanes;
+        __asm__("" : "+r"(at));                         // one by one: they are addresses
+        to->from[i] = at;
+    }
+}
+//% end
 
 // Inverse and lift of the scales of words [first, end) of all copies.
 INLINE void $(s "invert_scales")($(s "dots")* to, int first, int end)
@@ -246,19 +198,22 @@ INLINE void $(s "invert_scales")($(s "dots")* to, int first, int end)
 static NOINLINE int $(s "renew_plain")(const float* scale, $(s "dots")* to)
 {
     //% if crosses then
-    for (int i = 0; i < $(filled); i += 16)
-        __builtin_memcpy(to->scales[$(s "basis_of")(to->choice, i)] + i, scale + i, 64);
+    for (int i = 0; to->known && i < $(filled); i += lanes)
+        store(to->scales[$(s "basis_of")(to->choice, i)] + i, load(scale + i) * $(headroom));
     return 0;
     //% else
-    int fits = to->known;
+    int fits = 1;
+    if (!to->known) return 0;
     for (int i = 0; i < $(filled); i += 2 * lanes) {
-        const int at = to->from[i / (2 * lanes)] + i;
-        __builtin_memcpy(to->scales[0] + at, scale + i, 8 * lanes);
+        const int at = (int)(2 * to->from[i / (2 * lanes)]);
+        const vf low = load(scale + i) * $(headroom), high = load(scale + i + lanes) * $(headroom);
+        store(to->scales[0] + at, low);
+        store(to->scales[0] + at + lanes, high);
         $(s "invert_scales")(to, at, at + 2 * lanes);
         for (int head = 0; fits && head < num_heads; ++head) {
             const float* q = to->queries[head][0] + at;
             const float unit = to->plain_unit[head];
-            const vf a = load(q) * load(scale + i), b = load(q + lanes) * load(scale + i + lanes);
+            const vf a = load(q) * low, b = load(q + lanes) * high;
             const float most = greatest_lane(greater(absolute_of(a), absolute_of(b)));
             fits = most <= 32766.0f * unit && unit > 0.0f;
             if (fits)
@@ -276,16 +231,28 @@ static NOINLINE void $(s "set_plain")(const float* scale, $(s "dots")* to)
     enum { all = $(copies) * $(s "words") };
     LINE float list[all];
     if ($(s "renew_plain")(scale, to)) return;
-    for (int copy = 0; !to->known && copy < $(copies); ++copy)
-        __builtin_memcpy(to->scales[copy], scale, sizeof to->scales[copy]);
+    if (!to->known) {
+        for (int i = 0; i < $(s "words"); i += lanes)
+            store(to->scales[0] + i, load(scale + i) * $(headroom));
+        $(s "invert_scales")(to, 0, $(s "words"));
+        for (int copy = 1; copy < $(copies); ++copy) {
+            __builtin_memcpy(to->scales[copy], to->scales[0], sizeof to->scales[0]);
+            __builtin_memcpy(to->inverse[copy], to->inverse[0], sizeof to->inverse[0]);
+            __builtin_memcpy(to->lift[copy], to->lift[0], sizeof to->lift[0]);
+        }
+    }
+    //% if crosses then
+    if (to->known) $(s "invert_scales")(to, 0, all);
+    //% end
     to->known = 1;
-    $(s "invert_scales")(to, 0, all);
     for (int head = 0; head < num_heads; ++head) {
         for (int i = 0; i < all; i += lanes)
             store(list + i, load(to->queries[head][0] + i) * load(to->scales[0] + i));
         to->plain_unit[head] = round_list(list, all, to->plain[head][0]);
     }
+    //% if crosses then
     $(s "take_copies")(to);
+    //% end
 }
 //% else
 // Makes these scales the ones that others are compared with: queries times them are rounded.
@@ -293,13 +260,13 @@ static NOINLINE void $(s "set_plain")(const float* scale, $(s "dots")* to)
 {
     LINE float list[$(s "words")];
     for (int i = 0; i < $(s "words"); i += lanes) {
-        const vf one = load(scale + i);
+        const vf one = load(scale + i) * $(headroom);
         store(to->inverse + i, select(one == 0.0f, repeat($(f32(3.0e38))), 0.5f / one));
         store(to->lift + i, select(one == 0.0f, repeat(0.5f), repeat(0.0f)));
     }
     for (int head = 0; head < num_heads; ++head) {
         for (int i = 0; i < $(s "words"); i += lanes)
-            store(list + i, load(to->queries[head] + i) * load(scale + i));
+            store(list + i, load(to->queries[head] + i) * (load(scale + i) * $(headroom)));
         to->plain_unit[head] = round_list(list, $(s "words"), to->plain[head]);
     }
 }
@@ -307,7 +274,8 @@ static NOINLINE void $(s "set_plain")(const float* scale, $(s "dots")* to)
 
 // Ratios of the scales to those of set_plain, times 1/2.  Returns 0 where one is not from 1/4 to 2:
 // then the greatest product could lose three bits or more.  Zero for zero, whose products are zero,
-// counts as 1.
+// counts as 1.  set_plain takes 2^(1/2) times the scales that it is given, so that those of most
+// groups are in that range.
 INLINE int $(s "take_ratios")(const float* scale, const $(s "dots")* to, vi* ratio)
 {
     vf pair[2], low = repeat(0.5f), high = low;
@@ -325,7 +293,7 @@ INLINE int $(s "take_ratios")(const float* scale, const $(s "dots")* to, vi* rat
 }
 
 // What the W of a group leave of the queries times its scales.
-static OPAQUE void $(s "fold_fine")(const float* scale, $(s "dots")* to)
+static NOINLINE void $(s "fold_fine")(const float* scale, $(s "dots")* to)
 {
     for (int head = 0; head < num_heads; ++head) {
         LINE float list[$(s "words")];
@@ -348,34 +316,68 @@ static NOINLINE void $(s "fold_dots")(const unsigned char* page, int lane16, $(s
     vi ratio[$(s "words") / (2 * lanes)];
     $(s "load_grids")(page, lane16, 0, scale, offset);
     //% if codec.flagged then
+    //% if crosses then
     const uint32_t choice = $(s "read_choice")(page, lane16 * 16);
     if (choice != to->choice) {
         to->choice = choice;
         $(s "take_copies")(to);
     }
+    //% else
+    $(s "take_copies")(page, lane16, to);
     //% end
-    if (!$(s "take_ratios")(scale, to, ratio)) {
+    //% end
+    //% local known = codec.flagged and "to->known && " or ""
+    if (!($(known)$(s "take_ratios")(scale, to, ratio))) {
         $(s "set_plain")(scale, to);
         (void)$(s "take_ratios")(scale, to, ratio);
     }
     float most = 0.0f;
-    for (int head = 0; head < num_heads; ++head) {
-        const float unit = to->plain_unit[head] * 2.0f;
-        vi sum = { 0 };
-        vf rest = repeat(0.0f), more = rest;
+    //% for _, heads in ipairs(plan.fold_tiles) do
+    {
+        //% for _, h in ipairs(heads) do
+        vi $("sum_" .. h) = { 0 };
+        vf $("rest_" .. h) = repeat(0.0f);
+        //% end
+        //% local last = words // (2 * isa.lanes) > 8 and 0 or words - 1
+        //% if last == 0 then
         for (int i = 0; i < $(s "words"); i += 2 * lanes) {
-            const float* q = $(queries);
-            const vi w = times_ratio(load_pairs($(plain)), ratio[i / (2 * lanes)]);
-            store_pairs(to->main.pairs[head] + i / 2, w);
-            sum = add_pairs(w, sum);
-            rest = mul_add(load(offset + i), load(q), rest);
-            more = mul_add(load(offset + i + lanes), load(q + lanes), more);
+        //% end
+        //% for i = 0, last, 2 * isa.lanes do
+        //% if last > 0 then
+        {
+            enum { i = $(i) };
+        //% end
+            const vf low = load(offset + i), high = load(offset + i + lanes);
+            const vi by = ratio[i / (2 * lanes)];
+            //% if codec.flagged then
+            const int64_t at = to->from[i / (2 * lanes)];
+            //% else
+            const int64_t at = i / 2;
+            //% end
+            vi w;
+            //% for _, h in ipairs(heads) do
+            //% local first = h * slots * words
+            w = times_ratio(load_pairs($(plain_list) + $(first // 2) + at), by);
+            store_pairs(to->main.pairs[0] + $(h * words // 2) + i / 2, w);
+            $("sum_" .. h) = add_pairs(w, $("sum_" .. h));
+            //% local rest = "rest_" .. h
+            $(rest) = mul_add(low, load($(query_list) + $(first) + 2 * at), $(rest));
+            $(rest) = mul_add(high, load($(query_list) + $(first) + lanes + 2 * at), $(rest));
+            //% end
         }
-        const vf wholes = __builtin_convertvector(sum, vf);
-        to->main.rest[head] = sum_lanes(mul_add(wholes, repeat(unit * -$(middle)), rest + more));
-        to->main.unit[head] = unit;
-        most = most < unit ? unit : most;
+        //% end
+        //% for _, h in ipairs(heads) do
+        {
+            const float unit = to->plain_unit[$(h)] * 2.0f;
+            const vf wholes = __builtin_convertvector($("sum_" .. h), vf);
+            to->main.rest[$(h)] = sum_lanes(mul_add(wholes, repeat(unit * -$(middle)),
+                                                    $("rest_" .. h)));
+            to->main.unit[$(h)] = unit;
+            most = most < unit ? unit : most;
+        }
+        //% end
     }
+    //% end
     to->needs_fine = !(most <= $(coarse));
     if (to->needs_fine) $(s "fold_fine")(scale, to);
 }
@@ -477,113 +479,51 @@ static NOINLINE void $(s "fold_dots")(const unsigned char* page, int lane16, int
 //% end
 //% end
 
-//% if per_lane then
-//% local cells = codec.group_size // 16
-// The cell after the group of cell `at`, at most end16.
-INLINE int $(s "group_end")(int at, int end16)
-{
-    const int end = at / $(cells) * $(cells) + $(cells);
-    return end < end16 ? end : end16;
-}
-
-// Lanes' sum over cells [first, end) of a list, times their scale, joins total.
-INLINE vf $(s "join")(const $(s "list")* w, int head, int first, int end, vi sum, vf scale,
-                 vf offset, vf total)
-{
-    int32_t zero = 0;
-    float rest = 0.0f;
-    for (int i = first; i < end; ++i) {
-        zero += w->zero[head][i];
-        rest += w->rest[head][i];
-    }
-    const vf whole = __builtin_convertvector(sum + zero, vf);
-    total = mul_add(whole * w->unit[head], scale, total);
-    //% if codec.zero_point == 0 then
-    return mul_add(repeat(rest), offset, total);
-    //% else
-    (void)offset;                                       // of centered codes it is zero
-    return total;
-    //% end
-}
-//% end
-
+//% if not per_lane then
 // The cells [word16, end16) of lane16, times W that begin with cell first_cell: their sums
 //% if codec.is_key then
 // become sums [num_heads, stride].
 //% else
 // join sums [num_heads, stride].
 //% end
-//% local list, scale, offset = "w", "held", "raised"
-//% if codec.by_lane then
-// The queries have copies: a lane's sum is of the one whose basis it is in.
-//% list, scale, offset = "copies", "(vf)((vi)held & mine)", "(vf)((vi)raised & mine)"
-//% end
 static NOINLINE void $(s "dot_cells")(const unsigned char* page, int lane16, int word16, int end16,
-                                 int first_cell, const $(s "list")* $(list), float* sums,
+                                 int first_cell, const $(s "list")* w, float* sums,
                                  int stride)
 {
     for (int lane = 0; lane < 16; lane += lanes) {
         //% for _, tile in ipairs(plan.dot_tiles) do
+        //% local up = tile.parts and codec.odd_shift or 0
         {
-            int at = word16;
             //% for _, h in ipairs(tile.heads) do
             //% local old = ("load(sums + %d * stride + lane)"):format(h)
-            vf $("total_" .. h) = $(codec.is_key and "repeat(0.0f)" or old);
+            //% old = codec.is_key and ("repeat(w->rest[%d])"):format(h) or old
+            vf $("total_" .. h) = $(old);
             //% end
-            do {
-                //% if codec.by_lane then
-                const int from = at, after = $(s "group_end")(at, end16);
-                for (int copy = 0; copy < $(copies); ++copy) {
-                const $(s "list")* w = copies + copy;
-                const vi mine = $(s "lanes_in")(page, from * 16, lane16 * 16 + lane, copy);
-                at = any_bit(mine) ? from : after;
-                if (at == after) continue;
+            //% for _, sum in ipairs(tile.sums) do
+            vi $(sum) = { 0 };
+            //% end
+            for (int at = word16; at < end16; ++at) {
+                const unsigned char* cell = $(s "cell")(page, lane16, at);
+                const int32_t* pairs = w->pairs[0] + (at - first_cell) * 8;
+                //% for _, read in ipairs(codec.reads "at") do
+                const $(read.type) $(read.name) = $(read.expr);
                 //% end
-                //% if per_lane then
-                const int begun = at - first_cell, stop = $(s "group_end")(at, end16);
-                const int group = $(s "group")(at * 16, lane16 * 16 + lane);
-                const vf held = $(s "load_scale")(page, group);
-                const vf raised = mul_add(held, repeat($(middle)),
-                                          $(s "load_offset")(page, group, held));
-                //% else
-                const int stop = end16;
-                //% end
-                //% for _, sum in ipairs(tile.sums) do
-                vi $(sum) = { 0 };
-                //% end
-                for (; at < stop; ++at) {
-                    const unsigned char* cell = $(s "cell")(page, lane16, at);
-                    const int32_t* pairs = w->pairs[0] + (at - first_cell) * 8;
-                    //% for _, read in ipairs(codec.reads "at") do
-                    const $(read.type) $(read.name) = $(read.expr);
-                    //% end
-                    vp x;
-                    //% for k = 0, 7 do
-                    x = $(codec.pair[k + 1]);
-                    //% for _, h in ipairs(tile.heads) do
-                    //% local sum = tile.chain(h, k)
-                    $(sum) = dot_at(pairs + $(h * words // 2 + k), x, $(sum));
-                    //% end
-                    //% end
-                }
+                vp x;
+                //% for k = 0, 7 do
+                x = $(up > 0 and codec.high_pair[k + 1] or codec.pair[k + 1]);
                 //% for _, h in ipairs(tile.heads) do
-                //% if per_lane then
-                $("total_" .. h) = $(s "join")(w, $(h), begun, at - first_cell, $(tile.sum(h)),
-                                        $(scale), $(offset), $("total_" .. h));
-                //% else
-                //% local more = codec.is_key and ("repeat(w->rest[%d])"):format(h) or "total_" .. h
-                $("total_" .. h) = mul_add(__builtin_convertvector($(tile.sum(h)), vf),
-                                    repeat(w->unit[$(h)]), $(more));
+                //% local sum = tile.chain(h, k)
+                $(sum) = dot_at(pairs + $(h * words // 2 + k), x, $(sum));
                 //% end
                 //% end
-                //% if codec.by_lane then
-                }
-                //% end
-            } while (at < end16);
+            }
             //% for _, h in ipairs(tile.heads) do
+            $("total_" .. h) = mul_add(__builtin_convertvector($(tile.sum(h, up)), vf),
+                                repeat(w->unit[$(h)]), $("total_" .. h));
             store(sums + $(h) * stride + lane, $("total_" .. h));
             //% end
         }
         //% end
     }
 }
+//% end

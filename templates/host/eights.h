@@ -6,6 +6,34 @@ typedef int32_t i8 __attribute__((vector_size(32)));
 INLINE v8 pick8(i8 mask, v8 a, v8 b) { return (v8)((mask & (i8)a) | (~mask & (i8)b)); }
 INLINE i8 pick8i(i8 mask, i8 a, i8 b) { return (mask & a) | (~mask & b); }
 INLINE v8 repeat8(float x) { return (v8){ x, x, x, x, x, x, x, x }; }
+// a where it is above low, else low, also where it is no number; a where it is below high, else
+// high.  join8 is a b + sum, of an exact a b: the same whether it is rounded between or not.
+//% if isa.vector == "x86" then
+INLINE v8 join8(v8 a, v8 b, v8 sum)
+{
+    __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+}
+
+INLINE v8 above8(v8 a, v8 low)
+{
+    v8 x;
+    __asm__("vmaxps %2, %1, %0" : "=v"(x) : "v"(a), "v"(low));
+    return x;
+}
+
+INLINE v8 below8(v8 a, v8 high)
+{
+    v8 x;
+    __asm__("vminps %2, %1, %0" : "=v"(x) : "v"(a), "v"(high));
+    return x;
+}
+//% else
+INLINE v8 join8(v8 a, v8 b, v8 sum) { return a * b + sum; }
+INLINE v8 above8(v8 a, v8 low) { return pick8(a > low, a, low); }
+INLINE v8 below8(v8 a, v8 high) { return pick8(a < high, a, high); }
+//% end
+
 INLINE v8 nearest8(v8 x) { return (x + 12582912.0f) - 12582912.0f; }
 INLINE v8 absolute8(v8 x) { return (v8)((i8)x & 0x7fffffff); }
 INLINE v8 least8(v8 a, v8 b) { return pick8(a < b, a, b); }
@@ -28,6 +56,16 @@ INLINE int any8(i8 x)
 }
 INLINE i8 integer8(v8 x) { return __builtin_convertvector(x, i8); }
 INLINE v8 float8(i8 x) { return __builtin_convertvector(x, v8); }
+
+// The first of the least of eight numbers that are not negative: their bits are in their order.
+INLINE int first_least8(v8 x)
+{
+    uint64_t keys[8];
+    for (int i = 0; i < 8; ++i) keys[i] = (uint64_t)(uint32_t)((i8)x)[i] << 3 | (uint64_t)i;
+    for (int n = 4; n > 0; n /= 2)
+        for (int i = 0; i < n; ++i) keys[i] = keys[i + n] < keys[i] ? keys[i + n] : keys[i];
+    return (int)(keys[0] & 7u);
+}
 
 INLINE v8 value8_of_f16(i8 h)
 {

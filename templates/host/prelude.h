@@ -28,15 +28,20 @@ enum { lanes = $(isa.lanes) };
 // Which of these a program uses depends on its codecs.
 #define INLINE static inline __attribute__((always_inline, unused))
 
-// Keeps the registers of one loop out of the next one's way.
-#define NOINLINE __attribute__((noinline, unused))
-
-// For a function that only writes to what its argument points at: gcc 12 takes the one that calls
-// others through pointers of vectors for pure, and drops the call.
+// Keeps the registers of one loop out of the next one's way.  noipa, and not noinline, for gcc: gcc
+// 12 takes functions that write through pointers of vectors for pure, and drops calls of them.
 #if defined(__clang__)
-#define OPAQUE NOINLINE
+#define NOINLINE __attribute__((noinline, unused))
 #else
-#define OPAQUE __attribute__((noipa, unused))
+#define NOINLINE __attribute__((noipa, unused))
+#endif
+
+// An operand of an instruction that may lie in memory.  clang puts it there even if it is in a
+// register.
+#if defined(__clang__)
+#define ANY "v"
+#else
+#define ANY "vm"
 #endif
 
 // Begins at a line of the caches.
@@ -162,21 +167,21 @@ INLINE vu load_narrow(const unsigned char* at, int lane)
 INLINE vf greater(vf a, vf b)
 {
     vf x;
-    __asm__("vmaxps %2, %1, %0" : "=v"(x) : "v"(a), "v"(b));
+    __asm__("vmaxps %2, %1, %0" : "=v"(x) : "v"(a), ANY(b));
     return x;
 }
 
 INLINE vf smaller(vf a, vf b)
 {
     vf x;
-    __asm__("vminps %2, %1, %0" : "=v"(x) : "v"(a), "v"(b));
+    __asm__("vminps %2, %1, %0" : "=v"(x) : "v"(a), ANY(b));
     return x;
 }
 
 // Returns a * b + c.
 INLINE vf mul_add(vf a, vf b, vf c)
 {
-    __asm__("vfmadd231ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
+    __asm__("vfmadd231ps %2, %1, %0" : "+v"(c) : "v"(a), ANY(b));
     return c;
 }
 
@@ -409,6 +414,14 @@ INLINE vi dot_at(const int32_t* at, vp x, vi sum)
 }
 //% end
 
+// Lane l of the result is lane at[l] of a vector.
+INLINE vi take_lanes(vi of, vi at)
+{
+    vi x;
+    __asm__("vpermd %2, %1, %0" : "=v"(x) : "v"(at), "v"(of));
+    return x;
+}
+
 INLINE vi add_pairs(vi x, vi sum)
 {
     return dot_pairs((vi){ $(repeated("0x10001", isa.lanes)) }, x, sum);
@@ -418,7 +431,7 @@ INLINE vi add_pairs(vi x, vi sum)
 INLINE vi times_ratio(vi a, vi b)
 {
     vi x;
-    __asm__("vpmulhrsw %2, %1, %0" : "=v"(x) : "v"(a), "v"(b));
+    __asm__("vpmulhrsw %2, %1, %0" : "=v"(x) : "v"(b), ANY(a));
     return x;
 }
 

@@ -1,36 +1,32 @@
 // search.h -- the best of eight pairs of scale and offset for a group of $(codec.title).
 //
 // gen/parts/search.lua defines it.  A candidate is a lane, of eight on every instruction set: sums
-// run in the group's order in each.  About 24 instructions of eight lanes a value.
+// run in the group's order in each.  About 40 instructions of eight lanes a value.
 //% local meta = codec.parts.meta
 
 // What one value's code decodes to.
 INLINE v8 $(s "decoded8")(v8 x, v8 scale, v8 offset, v8 inverse)
 {
     v8 y = (x - offset) * inverse;
-    y = pick8(y > 0.0f, y, repeat8(0.0f));
-    y = pick8(y < $(codec.code_max).0f, y, repeat8($(codec.code_max).0f));
+    y = below8(above8(y, repeat8(0.0f)), repeat8($(codec.code_max).0f));
     return scale * nearest8(y) + offset;
 }
 
-// One least-squares refit of s and m, of values in units of half about mid.
-INLINE void $(s "refit8")(const float* x, int stride, float mid, float unit, v8* s, v8* m)
+// One least-squares refit of s and m to values y in units, whose sum is sum_y.
+INLINE void $(s "refit8")(const float* y, float sum_y, v8* s, v8* m)
 {
     enum { count = $(codec.group_size) };
     const float middle = 0.5f * $(codec.code_max).0f;
     const v8 r = 1.0f / *s;
     v8 sum_c = { 0 }, sum_cc = { 0 }, sum_cy = { 0 };
-    float sum_y = 0.0f;
     for (int i = 0; i < count; ++i) {
-        const float y = (x[i * stride] - mid) * unit;
-        v8 c = (y - *m) * r + middle;
-        c = pick8(c > 0.0f, c, repeat8(0.0f));
-        c = pick8(c < 2.0f * middle, c, repeat8(2.0f * middle));
+        const v8 one = repeat8(y[i]);
+        v8 c = (one - *m) * r + middle;
+        c = below8(above8(c, repeat8(0.0f)), repeat8(2.0f * middle));
         c = nearest8(c) - middle;
-        sum_c += c;
-        sum_cc += c * c;
-        sum_cy += c * y;
-        sum_y += y;
+        sum_c = join8(c, repeat8(1.0f), sum_c);
+        sum_cc = join8(c, c, sum_cc);
+        sum_cy += c * one;
     }
     const float n = (float)count;
     const v8 det = n * sum_cc - sum_c * sum_c;
@@ -63,7 +59,12 @@ static NOINLINE $(s "grid") $(s "search_grid")(unsigned char* page, int group, c
     const float unit = 1.0f / half;
     v8 s = 2.0f * shrink / (float)code_max, m = { 0 }, scale, offset;
     i8 scale_code, zero_code;
-    for (int pass = 0; pass < 2; ++pass) $(s "refit8")(x, stride, mid, unit, &s, &m);
+    LINE float y[$(codec.group_size)];
+    float sum_y = 0.0f;
+    for (int i = 0; i < $(codec.group_size); ++i) y[i] = (x[i * stride] - mid) * unit;
+    for (int i = 0; i < $(codec.group_size); ++i) sum_y += y[i];
+    $(s "refit8")(y, sum_y, &s, &m);
+    $(s "refit8")(y, sum_y, &s, &m);
     {
         v8 wanted = s * half;
         const v8 middle = mid + m * half;
@@ -74,9 +75,7 @@ static NOINLINE $(s "grid") $(s "search_grid")(unsigned char* page, int group, c
     v8 inverse = pick8(scale > 0.0f, 1.0f / scale, repeat8(0.0f));
     inverse[0] = grid.inverse;
     const v8 error = $(s "errors8")(x, stride, unit, scale, offset, inverse);
-    int best = 0;
-    for (int i = 1; i < 8; ++i)
-        if (error[i] < error[best]) best = i;
+    const int best = first_least8(error);
     if (best == 0) return grid;
     $(s "put_pair")(page, group, (uint32_t)scale_code[best], (uint32_t)zero_code[best]);
     grid.offset = offset[best];

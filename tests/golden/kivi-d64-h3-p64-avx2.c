@@ -162,15 +162,20 @@ enum { lanes = 8 };
 // Which of these a program uses depends on its codecs.
 #define INLINE static inline __attribute__((always_inline, unused))
 
-// Keeps the registers of one loop out of the next one's way.
-#define NOINLINE __attribute__((noinline, unused))
-
-// For a function that only writes to what its argument points at: gcc 12 takes the one that calls
-// others through pointers of vectors for pure, and drops the call.
+// Keeps the registers of one loop out of the next one's way.  noipa, and not noinline, for gcc: gcc
+// 12 takes functions that write through pointers of vectors for pure, and drops calls of them.
 #if defined(__clang__)
-#define OPAQUE NOINLINE
+#define NOINLINE __attribute__((noinline, unused))
 #else
-#define OPAQUE __attribute__((noipa, unused))
+#define NOINLINE __attribute__((noipa, unused))
+#endif
+
+// An operand of an instruction that may lie in memory.  clang puts it there even if it is in a
+// register.
+#if defined(__clang__)
+#define ANY "v"
+#else
+#define ANY "vm"
 #endif
 
 // Begins at a line of the caches.
@@ -303,7 +308,7 @@ INLINE uint32_t flagged_f16(uint32_t h, int flag)
     return h == 0u ? 0x8001u : h > 0x8000u && h < 0xfbffu ? h + 1u : h - 1u;
 }
 
-#line 97 "templates/host/prelude.h"
+#line 102 "templates/host/prelude.h"
 
 INLINE float read_log4(const unsigned char* at) { return f32_of_log4(*at >> 4); }
 INLINE float read_low4(const unsigned char* at) { return (float)(*at & 15) - 8.0f; }
@@ -352,32 +357,32 @@ INLINE vu load_u16(const unsigned char* at)
 INLINE vu load_u32(const unsigned char* at) { return *(const vu_at*)at; }
 
 // Words that lanes l and l + 8 share, of lanes lane ...: bits 8 and up of a half are lane l + 8's.
-#line 155 "templates/host/prelude.h"
+#line 160 "templates/host/prelude.h"
 INLINE vu load_narrow(const unsigned char* at, int lane)
 {
     return load_u32(at + lane % 8 * 4) >> lane / 8 * 8;
 }
-#line 160 "templates/host/prelude.h"
+#line 165 "templates/host/prelude.h"
 
-#line 162 "templates/host/prelude.h"
+#line 167 "templates/host/prelude.h"
 INLINE vf greater(vf a, vf b)
 {
     vf x;
-    __asm__("vmaxps %2, %1, %0" : "=v"(x) : "v"(a), "v"(b));
+    __asm__("vmaxps %2, %1, %0" : "=v"(x) : "v"(a), ANY(b));
     return x;
 }
 
 INLINE vf smaller(vf a, vf b)
 {
     vf x;
-    __asm__("vminps %2, %1, %0" : "=v"(x) : "v"(a), "v"(b));
+    __asm__("vminps %2, %1, %0" : "=v"(x) : "v"(a), ANY(b));
     return x;
 }
 
 // Returns a * b + c.
 INLINE vf mul_add(vf a, vf b, vf c)
 {
-    __asm__("vfmadd231ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
+    __asm__("vfmadd231ps %2, %1, %0" : "+v"(c) : "v"(a), ANY(b));
     return c;
 }
 
@@ -387,17 +392,17 @@ INLINE vf load_f16(const unsigned char* at)
     __asm__("vcvtph2ps %1, %0" : "=v"(x) : "m"(*(const vh_at*)at));
     return x;
 }
-#line 222 "templates/host/prelude.h"
+#line 227 "templates/host/prelude.h"
 
 // Returns *a * b + c.
-#line 231 "templates/host/prelude.h"
+#line 236 "templates/host/prelude.h"
 INLINE vf mul_add_at(const float* a, vf b, vf c) { return mul_add(repeat(*a), b, c); }
-#line 233 "templates/host/prelude.h"
+#line 238 "templates/host/prelude.h"
 
 INLINE vf load_bf16(const unsigned char* at) { return (vf)(load_u16(at) << 16); }
 
 // Bytes as 32 bits.  In two steps, each of which compilers know: four times wider is one by one.
-#line 238 "templates/host/prelude.h"
+#line 243 "templates/host/prelude.h"
 INLINE vu load_u8(const unsigned char* at)
 {
     vu x;
@@ -411,7 +416,7 @@ INLINE vi load_s8(const unsigned char* at)
     __asm__("vpmovsxbd %1, %0" : "=v"(x) : "m"(*(const vb_at*)at));
     return x;
 }
-#line 262 "templates/host/prelude.h"
+#line 267 "templates/host/prelude.h"
 
 // a = 2^-15 (1 + c / 8) of c < 8 is too great: c 2^-17 = 2 a - 2^-14 < a, which is not less where
 // c >= 8.
@@ -444,7 +449,7 @@ INLINE vf load_low4(const unsigned char* at)
 INLINE vf load_i8(const unsigned char* at) { return __builtin_convertvector(load_s8(at), vf); }
 
 // BUTTERFLIES: of two lanes a and b, `stride` apart, a + b in the first and a - b in the second.
-#line 297 "templates/host/prelude.h"
+#line 302 "templates/host/prelude.h"
 INLINE vf butterfly_1(vf x)
 {
     const vi signs = { 0, -0x7fffffff - 1, 0, -0x7fffffff - 1, 0, -0x7fffffff - 1, 0, -0x7fffffff - 1 };
@@ -456,7 +461,7 @@ INLINE vf butterfly_1(vf x)
     return other + (vf)((vi)x ^ signs);
 }
 
-#line 297 "templates/host/prelude.h"
+#line 302 "templates/host/prelude.h"
 INLINE vf butterfly_2(vf x)
 {
     const vi signs = { 0, 0, -0x7fffffff - 1, -0x7fffffff - 1, 0, 0, -0x7fffffff - 1, -0x7fffffff - 1 };
@@ -468,7 +473,7 @@ INLINE vf butterfly_2(vf x)
     return other + (vf)((vi)x ^ signs);
 }
 
-#line 297 "templates/host/prelude.h"
+#line 302 "templates/host/prelude.h"
 INLINE vf butterfly_4(vf x)
 {
     const vi signs = { 0, 0, 0, 0, -0x7fffffff - 1, -0x7fffffff - 1, -0x7fffffff - 1, -0x7fffffff - 1 };
@@ -480,26 +485,26 @@ INLINE vf butterfly_4(vf x)
     return other + (vf)((vi)x ^ signs);
 }
 
-#line 310 "templates/host/prelude.h"
+#line 315 "templates/host/prelude.h"
 // The sum of all lanes, by halves.
 INLINE float sum_lanes(vf x)
 {
-#line 318 "templates/host/prelude.h"
+#line 323 "templates/host/prelude.h"
     typedef float half __attribute__((vector_size(32)));
     const half x8 = x;
-#line 321 "templates/host/prelude.h"
+#line 326 "templates/host/prelude.h"
     typedef float quarter __attribute__((vector_size(16)));
-#line 323 "templates/host/prelude.h"
+#line 328 "templates/host/prelude.h"
     const union { half whole; quarter parts[2]; } v8 = { x8 };
     const quarter x4 = v8.parts[0] + v8.parts[1];
-#line 328 "templates/host/prelude.h"
+#line 333 "templates/host/prelude.h"
     return (x4[0] + x4[2]) + (x4[1] + x4[3]);
 }
 
 // The sums of the lanes of four vectors, to [4].
 INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
 {
-#line 335 "templates/host/prelude.h"
+#line 340 "templates/host/prelude.h"
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
     typedef float quarter __attribute__((vector_size(16)));
@@ -508,7 +513,7 @@ INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
     quarter x[4];
     for (int i = 0; i < 4; ++i) {
         x[i] = v[i].parts[0] + v[i].parts[1];
-#line 346 "templates/host/prelude.h"
+#line 351 "templates/host/prelude.h"
     }
     // Lanes (0 + 2) and (1 + 3) of two vectors at a time, then their sums.
     const quarter ab = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5)
@@ -520,7 +525,7 @@ INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
     return;
 #endif
 #endif
-#line 358 "templates/host/prelude.h"
+#line 363 "templates/host/prelude.h"
     to[0] = sum_lanes(a);
     to[1] = sum_lanes(b);
     to[2] = sum_lanes(c);
@@ -541,7 +546,7 @@ INLINE float greatest_lane(vf x)
     const float a = all[1] > all[0] ? all[1] : all[0], b = all[3] > all[2] ? all[3] : all[2];
     return b > a ? b : a;
 }
-#line 379 "templates/host/prelude.h"
+#line 384 "templates/host/prelude.h"
 
 // 16-BIT WEIGHTS, in pairs: two in each lane
 
@@ -549,7 +554,7 @@ INLINE vi load_pairs(const int32_t* pairs) { return *(const vi_at*)pairs; }
 INLINE void store_pairs(int32_t* pairs, vi x) { *(vi_at*)pairs = x; }
 
 // Returns sum + x[2 l] w[0] + x[2 l + 1] w[1] in lane l, for the pair w at `at`.
-#line 399 "templates/host/prelude.h"
+#line 404 "templates/host/prelude.h"
 INLINE vi dot_pairs(vi w, vi x, vi sum)
 {
     vi part;
@@ -561,7 +566,15 @@ INLINE vi dot_at(const int32_t* at, vp x, vi sum)
 {
     return dot_pairs((vi){ *at, *at, *at, *at, *at, *at, *at, *at }, (vi)x, sum);
 }
-#line 411 "templates/host/prelude.h"
+#line 416 "templates/host/prelude.h"
+
+// Lane l of the result is lane at[l] of a vector.
+INLINE vi take_lanes(vi of, vi at)
+{
+    vi x;
+    __asm__("vpermd %2, %1, %0" : "=v"(x) : "v"(at), "v"(of));
+    return x;
+}
 
 INLINE vi add_pairs(vi x, vi sum)
 {
@@ -572,7 +585,7 @@ INLINE vi add_pairs(vi x, vi sum)
 INLINE vi times_ratio(vi a, vi b)
 {
     vi x;
-    __asm__("vpmulhrsw %2, %1, %0" : "=v"(x) : "v"(a), "v"(b));
+    __asm__("vpmulhrsw %2, %1, %0" : "=v"(x) : "v"(b), ANY(a));
     return x;
 }
 
@@ -586,21 +599,21 @@ INLINE vi absolute_pairs(vi x)
 INLINE int any_bit(vi x)
 {
     int any;
-#line 438 "templates/host/prelude.h"
+#line 451 "templates/host/prelude.h"
     __asm__("vmovmskps %1, %0" : "=r"(any) : "v"((vi)(x != 0)));
-#line 440 "templates/host/prelude.h"
+#line 453 "templates/host/prelude.h"
     return any;
 }
 
 // The low 16 bits of the lanes of a, then of b.
 INLINE vi low_halves(vi a, vi b)
 {
-#line 451 "templates/host/prelude.h"
+#line 464 "templates/host/prelude.h"
     vi x;
     __asm__("vpackusdw %2, %1, %0\n\tvpermq $0xd8, %0, %0"
             : "=v"(x) : "v"(a & 0xffff), "v"(b & 0xffff));
     return x;
-#line 456 "templates/host/prelude.h"
+#line 469 "templates/host/prelude.h"
 }
 
 // Rounds a times `factor`, then b times it, to 16-bit numbers; products are at most 32767.
@@ -964,19 +977,19 @@ INLINE float k_read_value(const unsigned char* page, int row, int channel)
 #line 282 "templates/host/codec.h"
 }
 
-#line 324 "templates/host/codec.h"
+#line 331 "templates/host/codec.h"
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int k_fold_is_due(int lane16)
 {
-#line 328 "templates/host/codec.h"
+#line 335 "templates/host/codec.h"
     return lane16 * 16 % k_group_size == 0;
-#line 333 "templates/host/codec.h"
+#line 340 "templates/host/codec.h"
 }
 
 #line 21 "templates/host/program.c"
 #line 1 "templates/host/dots.h"
 // dots.h -- sums of the keys' codes times 16-bit weights, as integers.
-#line 19 "templates/host/dots.h"
+#line 24 "templates/host/dots.h"
 //
 // A weight w, a query's or a softmax's, times the scale of its word where lanes share one, becomes
 // a 16-bit number W in units of the greatest: w scale = unit W, |W| <= 32767.  Then
@@ -991,11 +1004,11 @@ INLINE int k_fold_is_due(int lane16)
 // Bound: a W is off by at most 3/2, since plain weight, ratio and product are rounded, a sum over
 // n words by unit 3/2 n 2^(bits - 1), and by about unit sqrt(n) 2^bits / 7 where errors are
 // independent.
-#line 34 "templates/host/dots.h"
+#line 39 "templates/host/dots.h"
 // That is to be at most 0.0005f of a score.  Where the unit is greater,
 // because queries and scales are, what W leave of the weights becomes a second list of 16 bits:
 // then a score is as exact as in floats.
-#line 40 "templates/host/dots.h"
+#line 45 "templates/host/dots.h"
 //
 // A cell of 256 codes: 1 loads, 8 times 1 to 3 instructions
 // that unpack, and 8 multiply-adds for each head.
@@ -1003,32 +1016,33 @@ INLINE int k_fold_is_due(int lane16)
 enum { k_words = 64 };                  // room for them, a multiple of a vector of W
 
 // What cells are multiplied with: W, their unit, and what joins the sums.
+#line 56 "templates/host/dots.h"
 typedef struct k_list {
+#line 63 "templates/host/dots.h"
     LINE int32_t pairs[num_heads][k_words / 2];    // W of words 2 i and 2 i + 1
     LINE float   unit[num_heads];
-#line 54 "templates/host/dots.h"
+#line 72 "templates/host/dots.h"
     float   rest[num_heads];
-#line 56 "templates/host/dots.h"
+#line 74 "templates/host/dots.h"
 } k_list;
 
 typedef struct k_dots {
-#line 64 "templates/host/dots.h"
     k_list main;
-#line 66 "templates/host/dots.h"
+#line 79 "templates/host/dots.h"
     k_list fine;                                   // what `main` leaves of the weights
     int needs_fine;
-#line 71 "templates/host/dots.h"
+#line 87 "templates/host/dots.h"
     float plain_unit[num_heads];
-#line 84 "templates/host/dots.h"
+#line 102 "templates/host/dots.h"
     LINE int32_t plain[num_heads][k_words / 2];    // W without this group's scales
-#line 86 "templates/host/dots.h"
+#line 104 "templates/host/dots.h"
     LINE float queries[num_heads][k_words];
     LINE float inverse[k_words];                   // of the scales in `plain`, times 1/2
     LINE float lift[k_words];                      // 1/2 where they are zero
-#line 95 "templates/host/dots.h"
+#line 113 "templates/host/dots.h"
 } k_dots;
 
-#line 173 "templates/host/dots.h"
+#line 118 "templates/host/dots.h"
 // Loads scale and offset + middle scale of the words first_word ... in the group of lane16.
 INLINE void k_load_grids(const unsigned char* page, int lane16, int first_word, float* scale,
                          float* offset)
@@ -1042,39 +1056,40 @@ INLINE void k_load_grids(const unsigned char* page, int lane16, int first_word, 
     for (int i = 64; i < k_words; ++i) scale[i] = offset[i] = 0.0f;
 }
 
-#line 187 "templates/host/dots.h"
+#line 132 "templates/host/dots.h"
 // Before the first group: queries [num_heads, dim], and no ratio that fits.
 static NOINLINE void k_start_dots(const float* queries, k_dots* to)
 {
-#line 205 "templates/host/dots.h"
+#line 148 "templates/host/dots.h"
     for (int i = 0; i < k_words; ++i) to->inverse[i] = to->lift[i] = 0.0f;
     for (int head = 0; head < num_heads; ++head)
         for (int i = 0; i < k_words; ++i)
             to->queries[head][i] = i < 64 ? queries[head * 64 + i] : 0.0f;
-#line 210 "templates/host/dots.h"
+#line 153 "templates/host/dots.h"
 }
 
-#line 291 "templates/host/dots.h"
+#line 258 "templates/host/dots.h"
 // Makes these scales the ones that others are compared with: queries times them are rounded.
 static NOINLINE void k_set_plain(const float* scale, k_dots* to)
 {
     LINE float list[k_words];
     for (int i = 0; i < k_words; i += lanes) {
-        const vf one = load(scale + i);
+        const vf one = load(scale + i) * 1.41421356f;
         store(to->inverse + i, select(one == 0.0f, repeat(3e+38f), 0.5f / one));
         store(to->lift + i, select(one == 0.0f, repeat(0.5f), repeat(0.0f)));
     }
     for (int head = 0; head < num_heads; ++head) {
         for (int i = 0; i < k_words; i += lanes)
-            store(list + i, load(to->queries[head] + i) * load(scale + i));
+            store(list + i, load(to->queries[head] + i) * (load(scale + i) * 1.41421356f));
         to->plain_unit[head] = round_list(list, k_words, to->plain[head]);
     }
 }
-#line 307 "templates/host/dots.h"
+#line 274 "templates/host/dots.h"
 
 // Ratios of the scales to those of set_plain, times 1/2.  Returns 0 where one is not from 1/4 to 2:
 // then the greatest product could lose three bits or more.  Zero for zero, whose products are zero,
-// counts as 1.
+// counts as 1.  set_plain takes 2^(1/2) times the scales that it is given, so that those of most
+// groups are in that range.
 INLINE int k_take_ratios(const float* scale, const k_dots* to, vi* ratio)
 {
     vf pair[2], low = repeat(0.5f), high = low;
@@ -1092,7 +1107,7 @@ INLINE int k_take_ratios(const float* scale, const k_dots* to, vi* ratio)
 }
 
 // What the W of a group leave of the queries times its scales.
-static OPAQUE void k_fold_fine(const float* scale, k_dots* to)
+static NOINLINE void k_fold_fine(const float* scale, k_dots* to)
 {
     for (int head = 0; head < num_heads; ++head) {
         LINE float list[k_words];
@@ -1114,158 +1129,303 @@ static NOINLINE void k_fold_dots(const unsigned char* page, int lane16, k_dots* 
     LINE float scale[k_words], offset[k_words];
     vi ratio[k_words / (2 * lanes)];
     k_load_grids(page, lane16, 0, scale, offset);
-#line 357 "templates/host/dots.h"
-    if (!k_take_ratios(scale, to, ratio)) {
+#line 330 "templates/host/dots.h"
+    if (!(k_take_ratios(scale, to, ratio))) {
         k_set_plain(scale, to);
         (void)k_take_ratios(scale, to, ratio);
     }
     float most = 0.0f;
-    for (int head = 0; head < num_heads; ++head) {
-        const float unit = to->plain_unit[head] * 2.0f;
-        vi sum = { 0 };
-        vf rest = repeat(0.0f), more = rest;
-        for (int i = 0; i < k_words; i += 2 * lanes) {
-            const float* q = to->queries[head] + i;
-            const vi w = times_ratio(load_pairs(to->plain[head] + i / 2), ratio[i / (2 * lanes)]);
-            store_pairs(to->main.pairs[head] + i / 2, w);
-            sum = add_pairs(w, sum);
-            rest = mul_add(load(offset + i), load(q), rest);
-            more = mul_add(load(offset + i + lanes), load(q + lanes), more);
+#line 336 "templates/host/dots.h"
+    {
+#line 338 "templates/host/dots.h"
+        vi sum_0 = { 0 };
+        vf rest_0 = repeat(0.0f);
+#line 338 "templates/host/dots.h"
+        vi sum_1 = { 0 };
+        vf rest_1 = repeat(0.0f);
+#line 338 "templates/host/dots.h"
+        vi sum_2 = { 0 };
+        vf rest_2 = repeat(0.0f);
+#line 347 "templates/host/dots.h"
+        {
+            enum { i = 0 };
+#line 350 "templates/host/dots.h"
+            const vf low = load(offset + i), high = load(offset + i + lanes);
+            const vi by = ratio[i / (2 * lanes)];
+#line 355 "templates/host/dots.h"
+            const int64_t at = i / 2;
+#line 357 "templates/host/dots.h"
+            vi w;
+#line 360 "templates/host/dots.h"
+            w = times_ratio(load_pairs(to->plain[0] + 0 + at), by);
+            store_pairs(to->main.pairs[0] + 0 + i / 2, w);
+            sum_0 = add_pairs(w, sum_0);
+#line 364 "templates/host/dots.h"
+            rest_0 = mul_add(low, load(to->queries[0] + 0 + 2 * at), rest_0);
+            rest_0 = mul_add(high, load(to->queries[0] + 0 + lanes + 2 * at), rest_0);
+#line 360 "templates/host/dots.h"
+            w = times_ratio(load_pairs(to->plain[0] + 32 + at), by);
+            store_pairs(to->main.pairs[0] + 32 + i / 2, w);
+            sum_1 = add_pairs(w, sum_1);
+#line 364 "templates/host/dots.h"
+            rest_1 = mul_add(low, load(to->queries[0] + 64 + 2 * at), rest_1);
+            rest_1 = mul_add(high, load(to->queries[0] + 64 + lanes + 2 * at), rest_1);
+#line 360 "templates/host/dots.h"
+            w = times_ratio(load_pairs(to->plain[0] + 64 + at), by);
+            store_pairs(to->main.pairs[0] + 64 + i / 2, w);
+            sum_2 = add_pairs(w, sum_2);
+#line 364 "templates/host/dots.h"
+            rest_2 = mul_add(low, load(to->queries[0] + 128 + 2 * at), rest_2);
+            rest_2 = mul_add(high, load(to->queries[0] + 128 + lanes + 2 * at), rest_2);
+#line 367 "templates/host/dots.h"
         }
-        const vf wholes = __builtin_convertvector(sum, vf);
-        to->main.rest[head] = sum_lanes(mul_add(wholes, repeat(unit * -1.5f), rest + more));
-        to->main.unit[head] = unit;
-        most = most < unit ? unit : most;
+#line 347 "templates/host/dots.h"
+        {
+            enum { i = 16 };
+#line 350 "templates/host/dots.h"
+            const vf low = load(offset + i), high = load(offset + i + lanes);
+            const vi by = ratio[i / (2 * lanes)];
+#line 355 "templates/host/dots.h"
+            const int64_t at = i / 2;
+#line 357 "templates/host/dots.h"
+            vi w;
+#line 360 "templates/host/dots.h"
+            w = times_ratio(load_pairs(to->plain[0] + 0 + at), by);
+            store_pairs(to->main.pairs[0] + 0 + i / 2, w);
+            sum_0 = add_pairs(w, sum_0);
+#line 364 "templates/host/dots.h"
+            rest_0 = mul_add(low, load(to->queries[0] + 0 + 2 * at), rest_0);
+            rest_0 = mul_add(high, load(to->queries[0] + 0 + lanes + 2 * at), rest_0);
+#line 360 "templates/host/dots.h"
+            w = times_ratio(load_pairs(to->plain[0] + 32 + at), by);
+            store_pairs(to->main.pairs[0] + 32 + i / 2, w);
+            sum_1 = add_pairs(w, sum_1);
+#line 364 "templates/host/dots.h"
+            rest_1 = mul_add(low, load(to->queries[0] + 64 + 2 * at), rest_1);
+            rest_1 = mul_add(high, load(to->queries[0] + 64 + lanes + 2 * at), rest_1);
+#line 360 "templates/host/dots.h"
+            w = times_ratio(load_pairs(to->plain[0] + 64 + at), by);
+            store_pairs(to->main.pairs[0] + 64 + i / 2, w);
+            sum_2 = add_pairs(w, sum_2);
+#line 364 "templates/host/dots.h"
+            rest_2 = mul_add(low, load(to->queries[0] + 128 + 2 * at), rest_2);
+            rest_2 = mul_add(high, load(to->queries[0] + 128 + lanes + 2 * at), rest_2);
+#line 367 "templates/host/dots.h"
+        }
+#line 347 "templates/host/dots.h"
+        {
+            enum { i = 32 };
+#line 350 "templates/host/dots.h"
+            const vf low = load(offset + i), high = load(offset + i + lanes);
+            const vi by = ratio[i / (2 * lanes)];
+#line 355 "templates/host/dots.h"
+            const int64_t at = i / 2;
+#line 357 "templates/host/dots.h"
+            vi w;
+#line 360 "templates/host/dots.h"
+            w = times_ratio(load_pairs(to->plain[0] + 0 + at), by);
+            store_pairs(to->main.pairs[0] + 0 + i / 2, w);
+            sum_0 = add_pairs(w, sum_0);
+#line 364 "templates/host/dots.h"
+            rest_0 = mul_add(low, load(to->queries[0] + 0 + 2 * at), rest_0);
+            rest_0 = mul_add(high, load(to->queries[0] + 0 + lanes + 2 * at), rest_0);
+#line 360 "templates/host/dots.h"
+            w = times_ratio(load_pairs(to->plain[0] + 32 + at), by);
+            store_pairs(to->main.pairs[0] + 32 + i / 2, w);
+            sum_1 = add_pairs(w, sum_1);
+#line 364 "templates/host/dots.h"
+            rest_1 = mul_add(low, load(to->queries[0] + 64 + 2 * at), rest_1);
+            rest_1 = mul_add(high, load(to->queries[0] + 64 + lanes + 2 * at), rest_1);
+#line 360 "templates/host/dots.h"
+            w = times_ratio(load_pairs(to->plain[0] + 64 + at), by);
+            store_pairs(to->main.pairs[0] + 64 + i / 2, w);
+            sum_2 = add_pairs(w, sum_2);
+#line 364 "templates/host/dots.h"
+            rest_2 = mul_add(low, load(to->queries[0] + 128 + 2 * at), rest_2);
+            rest_2 = mul_add(high, load(to->queries[0] + 128 + lanes + 2 * at), rest_2);
+#line 367 "templates/host/dots.h"
+        }
+#line 347 "templates/host/dots.h"
+        {
+            enum { i = 48 };
+#line 350 "templates/host/dots.h"
+            const vf low = load(offset + i), high = load(offset + i + lanes);
+            const vi by = ratio[i / (2 * lanes)];
+#line 355 "templates/host/dots.h"
+            const int64_t at = i / 2;
+#line 357 "templates/host/dots.h"
+            vi w;
+#line 360 "templates/host/dots.h"
+            w = times_ratio(load_pairs(to->plain[0] + 0 + at), by);
+            store_pairs(to->main.pairs[0] + 0 + i / 2, w);
+            sum_0 = add_pairs(w, sum_0);
+#line 364 "templates/host/dots.h"
+            rest_0 = mul_add(low, load(to->queries[0] + 0 + 2 * at), rest_0);
+            rest_0 = mul_add(high, load(to->queries[0] + 0 + lanes + 2 * at), rest_0);
+#line 360 "templates/host/dots.h"
+            w = times_ratio(load_pairs(to->plain[0] + 32 + at), by);
+            store_pairs(to->main.pairs[0] + 32 + i / 2, w);
+            sum_1 = add_pairs(w, sum_1);
+#line 364 "templates/host/dots.h"
+            rest_1 = mul_add(low, load(to->queries[0] + 64 + 2 * at), rest_1);
+            rest_1 = mul_add(high, load(to->queries[0] + 64 + lanes + 2 * at), rest_1);
+#line 360 "templates/host/dots.h"
+            w = times_ratio(load_pairs(to->plain[0] + 64 + at), by);
+            store_pairs(to->main.pairs[0] + 64 + i / 2, w);
+            sum_2 = add_pairs(w, sum_2);
+#line 364 "templates/host/dots.h"
+            rest_2 = mul_add(low, load(to->queries[0] + 128 + 2 * at), rest_2);
+            rest_2 = mul_add(high, load(to->queries[0] + 128 + lanes + 2 * at), rest_2);
+#line 367 "templates/host/dots.h"
+        }
+#line 370 "templates/host/dots.h"
+        {
+            const float unit = to->plain_unit[0] * 2.0f;
+            const vf wholes = __builtin_convertvector(sum_0, vf);
+            to->main.rest[0] = sum_lanes(mul_add(wholes, repeat(unit * -1.5f),
+                                                    rest_0));
+            to->main.unit[0] = unit;
+            most = most < unit ? unit : most;
+        }
+#line 370 "templates/host/dots.h"
+        {
+            const float unit = to->plain_unit[1] * 2.0f;
+            const vf wholes = __builtin_convertvector(sum_1, vf);
+            to->main.rest[1] = sum_lanes(mul_add(wholes, repeat(unit * -1.5f),
+                                                    rest_1));
+            to->main.unit[1] = unit;
+            most = most < unit ? unit : most;
+        }
+#line 370 "templates/host/dots.h"
+        {
+            const float unit = to->plain_unit[2] * 2.0f;
+            const vf wholes = __builtin_convertvector(sum_2, vf);
+            to->main.rest[2] = sum_lanes(mul_add(wholes, repeat(unit * -1.5f),
+                                                    rest_2));
+            to->main.unit[2] = unit;
+            most = most < unit ? unit : most;
+        }
+#line 379 "templates/host/dots.h"
     }
+#line 381 "templates/host/dots.h"
     to->needs_fine = !(most <= 0.000109375f);
     if (to->needs_fine) k_fold_fine(scale, to);
 }
-#line 479 "templates/host/dots.h"
+#line 481 "templates/host/dots.h"
 
-#line 509 "templates/host/dots.h"
-
+#line 483 "templates/host/dots.h"
 // The cells [word16, end16) of lane16, times W that begin with cell first_cell: their sums
-#line 512 "templates/host/dots.h"
+#line 485 "templates/host/dots.h"
 // become sums [num_heads, stride].
-#line 521 "templates/host/dots.h"
+#line 489 "templates/host/dots.h"
 static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int word16, int end16,
                                  int first_cell, const k_list* w, float* sums,
                                  int stride)
 {
     for (int lane = 0; lane < 16; lane += lanes) {
-#line 527 "templates/host/dots.h"
+#line 496 "templates/host/dots.h"
         {
-            int at = word16;
-#line 531 "templates/host/dots.h"
-            vf total_0 = repeat(0.0f);
-#line 531 "templates/host/dots.h"
-            vf total_1 = repeat(0.0f);
-#line 531 "templates/host/dots.h"
-            vf total_2 = repeat(0.0f);
-#line 533 "templates/host/dots.h"
-            do {
-#line 549 "templates/host/dots.h"
-                const int stop = end16;
-#line 552 "templates/host/dots.h"
-                vi sum_0_0 = { 0 };
-#line 552 "templates/host/dots.h"
-                vi sum_1_0 = { 0 };
-#line 552 "templates/host/dots.h"
-                vi sum_2_0 = { 0 };
-#line 554 "templates/host/dots.h"
-                for (; at < stop; ++at) {
-                    const unsigned char* cell = k_cell(page, lane16, at);
-                    const int32_t* pairs = w->pairs[0] + (at - first_cell) * 8;
-#line 558 "templates/host/dots.h"
-                    const vu word_0_0 = load_u32(cell + 0 + lane * 4);
-#line 560 "templates/host/dots.h"
-                    vp x;
-#line 562 "templates/host/dots.h"
-                    x = ((vp)word_0_0 & 3);
-#line 565 "templates/host/dots.h"
-                    sum_0_0 = dot_at(pairs + 0, x, sum_0_0);
-#line 565 "templates/host/dots.h"
-                    sum_1_0 = dot_at(pairs + 32, x, sum_1_0);
-#line 565 "templates/host/dots.h"
-                    sum_2_0 = dot_at(pairs + 64, x, sum_2_0);
-#line 562 "templates/host/dots.h"
-                    x = ((vp)word_0_0 >> 2 & 3);
-#line 565 "templates/host/dots.h"
-                    sum_0_0 = dot_at(pairs + 1, x, sum_0_0);
-#line 565 "templates/host/dots.h"
-                    sum_1_0 = dot_at(pairs + 33, x, sum_1_0);
-#line 565 "templates/host/dots.h"
-                    sum_2_0 = dot_at(pairs + 65, x, sum_2_0);
-#line 562 "templates/host/dots.h"
-                    x = ((vp)word_0_0 >> 4 & 3);
-#line 565 "templates/host/dots.h"
-                    sum_0_0 = dot_at(pairs + 2, x, sum_0_0);
-#line 565 "templates/host/dots.h"
-                    sum_1_0 = dot_at(pairs + 34, x, sum_1_0);
-#line 565 "templates/host/dots.h"
-                    sum_2_0 = dot_at(pairs + 66, x, sum_2_0);
-#line 562 "templates/host/dots.h"
-                    x = ((vp)word_0_0 >> 6 & 3);
-#line 565 "templates/host/dots.h"
-                    sum_0_0 = dot_at(pairs + 3, x, sum_0_0);
-#line 565 "templates/host/dots.h"
-                    sum_1_0 = dot_at(pairs + 35, x, sum_1_0);
-#line 565 "templates/host/dots.h"
-                    sum_2_0 = dot_at(pairs + 67, x, sum_2_0);
-#line 562 "templates/host/dots.h"
-                    x = ((vp)word_0_0 >> 8 & 3);
-#line 565 "templates/host/dots.h"
-                    sum_0_0 = dot_at(pairs + 4, x, sum_0_0);
-#line 565 "templates/host/dots.h"
-                    sum_1_0 = dot_at(pairs + 36, x, sum_1_0);
-#line 565 "templates/host/dots.h"
-                    sum_2_0 = dot_at(pairs + 68, x, sum_2_0);
-#line 562 "templates/host/dots.h"
-                    x = ((vp)word_0_0 >> 10 & 3);
-#line 565 "templates/host/dots.h"
-                    sum_0_0 = dot_at(pairs + 5, x, sum_0_0);
-#line 565 "templates/host/dots.h"
-                    sum_1_0 = dot_at(pairs + 37, x, sum_1_0);
-#line 565 "templates/host/dots.h"
-                    sum_2_0 = dot_at(pairs + 69, x, sum_2_0);
-#line 562 "templates/host/dots.h"
-                    x = ((vp)word_0_0 >> 12 & 3);
-#line 565 "templates/host/dots.h"
-                    sum_0_0 = dot_at(pairs + 6, x, sum_0_0);
-#line 565 "templates/host/dots.h"
-                    sum_1_0 = dot_at(pairs + 38, x, sum_1_0);
-#line 565 "templates/host/dots.h"
-                    sum_2_0 = dot_at(pairs + 70, x, sum_2_0);
-#line 562 "templates/host/dots.h"
-                    x = (vp)word_0_0 >> 14;
-#line 565 "templates/host/dots.h"
-                    sum_0_0 = dot_at(pairs + 7, x, sum_0_0);
-#line 565 "templates/host/dots.h"
-                    sum_1_0 = dot_at(pairs + 39, x, sum_1_0);
-#line 565 "templates/host/dots.h"
-                    sum_2_0 = dot_at(pairs + 71, x, sum_2_0);
-#line 568 "templates/host/dots.h"
-                }
-#line 575 "templates/host/dots.h"
-                total_0 = mul_add(__builtin_convertvector(sum_0_0, vf),
-                                    repeat(w->unit[0]), repeat(w->rest[0]));
-#line 575 "templates/host/dots.h"
-                total_1 = mul_add(__builtin_convertvector(sum_1_0, vf),
-                                    repeat(w->unit[1]), repeat(w->rest[1]));
-#line 575 "templates/host/dots.h"
-                total_2 = mul_add(__builtin_convertvector(sum_2_0, vf),
-                                    repeat(w->unit[2]), repeat(w->rest[2]));
-#line 582 "templates/host/dots.h"
-            } while (at < end16);
-#line 584 "templates/host/dots.h"
+#line 500 "templates/host/dots.h"
+            vf total_0 = repeat(w->rest[0]);
+#line 500 "templates/host/dots.h"
+            vf total_1 = repeat(w->rest[1]);
+#line 500 "templates/host/dots.h"
+            vf total_2 = repeat(w->rest[2]);
+#line 503 "templates/host/dots.h"
+            vi sum_0_0 = { 0 };
+#line 503 "templates/host/dots.h"
+            vi sum_1_0 = { 0 };
+#line 503 "templates/host/dots.h"
+            vi sum_2_0 = { 0 };
+#line 505 "templates/host/dots.h"
+            for (int at = word16; at < end16; ++at) {
+                const unsigned char* cell = k_cell(page, lane16, at);
+                const int32_t* pairs = w->pairs[0] + (at - first_cell) * 8;
+#line 509 "templates/host/dots.h"
+                const vu word_0_0 = load_u32(cell + 0 + lane * 4);
+#line 511 "templates/host/dots.h"
+                vp x;
+#line 513 "templates/host/dots.h"
+                x = ((vp)word_0_0 & 3);
+#line 516 "templates/host/dots.h"
+                sum_0_0 = dot_at(pairs + 0, x, sum_0_0);
+#line 516 "templates/host/dots.h"
+                sum_1_0 = dot_at(pairs + 32, x, sum_1_0);
+#line 516 "templates/host/dots.h"
+                sum_2_0 = dot_at(pairs + 64, x, sum_2_0);
+#line 513 "templates/host/dots.h"
+                x = ((vp)word_0_0 >> 2 & 3);
+#line 516 "templates/host/dots.h"
+                sum_0_0 = dot_at(pairs + 1, x, sum_0_0);
+#line 516 "templates/host/dots.h"
+                sum_1_0 = dot_at(pairs + 33, x, sum_1_0);
+#line 516 "templates/host/dots.h"
+                sum_2_0 = dot_at(pairs + 65, x, sum_2_0);
+#line 513 "templates/host/dots.h"
+                x = ((vp)word_0_0 >> 4 & 3);
+#line 516 "templates/host/dots.h"
+                sum_0_0 = dot_at(pairs + 2, x, sum_0_0);
+#line 516 "templates/host/dots.h"
+                sum_1_0 = dot_at(pairs + 34, x, sum_1_0);
+#line 516 "templates/host/dots.h"
+                sum_2_0 = dot_at(pairs + 66, x, sum_2_0);
+#line 513 "templates/host/dots.h"
+                x = ((vp)word_0_0 >> 6 & 3);
+#line 516 "templates/host/dots.h"
+                sum_0_0 = dot_at(pairs + 3, x, sum_0_0);
+#line 516 "templates/host/dots.h"
+                sum_1_0 = dot_at(pairs + 35, x, sum_1_0);
+#line 516 "templates/host/dots.h"
+                sum_2_0 = dot_at(pairs + 67, x, sum_2_0);
+#line 513 "templates/host/dots.h"
+                x = ((vp)word_0_0 >> 8 & 3);
+#line 516 "templates/host/dots.h"
+                sum_0_0 = dot_at(pairs + 4, x, sum_0_0);
+#line 516 "templates/host/dots.h"
+                sum_1_0 = dot_at(pairs + 36, x, sum_1_0);
+#line 516 "templates/host/dots.h"
+                sum_2_0 = dot_at(pairs + 68, x, sum_2_0);
+#line 513 "templates/host/dots.h"
+                x = ((vp)word_0_0 >> 10 & 3);
+#line 516 "templates/host/dots.h"
+                sum_0_0 = dot_at(pairs + 5, x, sum_0_0);
+#line 516 "templates/host/dots.h"
+                sum_1_0 = dot_at(pairs + 37, x, sum_1_0);
+#line 516 "templates/host/dots.h"
+                sum_2_0 = dot_at(pairs + 69, x, sum_2_0);
+#line 513 "templates/host/dots.h"
+                x = ((vp)word_0_0 >> 12 & 3);
+#line 516 "templates/host/dots.h"
+                sum_0_0 = dot_at(pairs + 6, x, sum_0_0);
+#line 516 "templates/host/dots.h"
+                sum_1_0 = dot_at(pairs + 38, x, sum_1_0);
+#line 516 "templates/host/dots.h"
+                sum_2_0 = dot_at(pairs + 70, x, sum_2_0);
+#line 513 "templates/host/dots.h"
+                x = (vp)word_0_0 >> 14;
+#line 516 "templates/host/dots.h"
+                sum_0_0 = dot_at(pairs + 7, x, sum_0_0);
+#line 516 "templates/host/dots.h"
+                sum_1_0 = dot_at(pairs + 39, x, sum_1_0);
+#line 516 "templates/host/dots.h"
+                sum_2_0 = dot_at(pairs + 71, x, sum_2_0);
+#line 519 "templates/host/dots.h"
+            }
+#line 521 "templates/host/dots.h"
+            total_0 = mul_add(__builtin_convertvector(sum_0_0, vf),
+                                repeat(w->unit[0]), total_0);
             store(sums + 0 * stride + lane, total_0);
-#line 584 "templates/host/dots.h"
+#line 521 "templates/host/dots.h"
+            total_1 = mul_add(__builtin_convertvector(sum_1_0, vf),
+                                repeat(w->unit[1]), total_1);
             store(sums + 1 * stride + lane, total_1);
-#line 584 "templates/host/dots.h"
+#line 521 "templates/host/dots.h"
+            total_2 = mul_add(__builtin_convertvector(sum_2_0, vf),
+                                repeat(w->unit[2]), total_2);
             store(sums + 2 * stride + lane, total_2);
-#line 586 "templates/host/dots.h"
+#line 525 "templates/host/dots.h"
         }
-#line 588 "templates/host/dots.h"
+#line 527 "templates/host/dots.h"
     }
 }
 
@@ -1863,19 +2023,19 @@ INLINE float v_read_value(const unsigned char* page, int row, int channel)
 #line 282 "templates/host/codec.h"
 }
 
-#line 324 "templates/host/codec.h"
+#line 331 "templates/host/codec.h"
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int v_fold_is_due(int lane16)
 {
-#line 328 "templates/host/codec.h"
+#line 335 "templates/host/codec.h"
     return lane16 * 16 % v_group_size == 0;
-#line 333 "templates/host/codec.h"
+#line 340 "templates/host/codec.h"
 }
 
 #line 21 "templates/host/program.c"
 #line 1 "templates/host/dots.h"
 // dots.h -- sums of the values' codes times 16-bit weights, as integers.
-#line 19 "templates/host/dots.h"
+#line 24 "templates/host/dots.h"
 //
 // A weight w, a query's or a softmax's, times the scale of its word where lanes share one, becomes
 // a 16-bit number W in units of the greatest: w scale = unit W, |W| <= 32767.  Then
@@ -1890,9 +2050,9 @@ INLINE int v_fold_is_due(int lane16)
 // Bound: a W is off by at most 3/2, since plain weight, ratio and product are rounded, a sum over
 // n words by unit 3/2 n 2^(bits - 1), and by about unit sqrt(n) 2^bits / 7 where errors are
 // independent.
-#line 38 "templates/host/dots.h"
+#line 43 "templates/host/dots.h"
 // Each unit is at most 1/4096 of the greatest weight times scale of the strip.
-#line 40 "templates/host/dots.h"
+#line 45 "templates/host/dots.h"
 //
 // A cell of 256 codes: 1 loads, 8 times 1 to 3 instructions
 // that unpack, and 8 multiply-adds for each head.
@@ -1900,25 +2060,26 @@ INLINE int v_fold_is_due(int lane16)
 enum { v_words = 64 };                  // room for them, a multiple of a vector of W
 
 // What cells are multiplied with: W, their unit, and what joins the sums.
+#line 56 "templates/host/dots.h"
 typedef struct v_list {
+#line 63 "templates/host/dots.h"
     LINE int32_t pairs[num_heads][v_words / 2];    // W of words 2 i and 2 i + 1
     LINE float   unit[num_heads];
-#line 56 "templates/host/dots.h"
+#line 74 "templates/host/dots.h"
 } v_list;
 
 typedef struct v_dots {
-#line 64 "templates/host/dots.h"
     v_list main;
-#line 71 "templates/host/dots.h"
+#line 87 "templates/host/dots.h"
     float plain_unit[num_heads];
-#line 84 "templates/host/dots.h"
+#line 102 "templates/host/dots.h"
     LINE int32_t plain[num_heads][v_words / 2];    // W without this group's scales
-#line 92 "templates/host/dots.h"
+#line 110 "templates/host/dots.h"
     LINE float rest[num_heads][2][lanes];
-#line 95 "templates/host/dots.h"
+#line 113 "templates/host/dots.h"
 } v_dots;
 
-#line 173 "templates/host/dots.h"
+#line 118 "templates/host/dots.h"
 // Loads scale and offset + middle scale of the words first_word ... in the group of lane16.
 INLINE void v_load_grids(const unsigned char* page, int lane16, int first_word, float* scale,
                          float* offset)
@@ -1932,7 +2093,7 @@ INLINE void v_load_grids(const unsigned char* page, int lane16, int first_word, 
     for (int i = 64; i < v_words; ++i) scale[i] = offset[i] = 0.0f;
 }
 
-#line 383 "templates/host/dots.h"
+#line 385 "templates/host/dots.h"
 // Before the first strip.
 INLINE void v_start_dots(v_dots* to)
 {
@@ -2027,132 +2188,121 @@ static NOINLINE void v_fold_dots(const unsigned char* page, int lane16, int firs
         store(rest_at, mul_add(wholes, repeat(to->main.unit[head] * -1.5f), rest + more));
     }
 }
-#line 479 "templates/host/dots.h"
+#line 481 "templates/host/dots.h"
 
-#line 509 "templates/host/dots.h"
-
+#line 483 "templates/host/dots.h"
 // The cells [word16, end16) of lane16, times W that begin with cell first_cell: their sums
-#line 514 "templates/host/dots.h"
+#line 487 "templates/host/dots.h"
 // join sums [num_heads, stride].
-#line 521 "templates/host/dots.h"
+#line 489 "templates/host/dots.h"
 static NOINLINE void v_dot_cells(const unsigned char* page, int lane16, int word16, int end16,
                                  int first_cell, const v_list* w, float* sums,
                                  int stride)
 {
     for (int lane = 0; lane < 16; lane += lanes) {
-#line 527 "templates/host/dots.h"
+#line 496 "templates/host/dots.h"
         {
-            int at = word16;
-#line 531 "templates/host/dots.h"
+#line 500 "templates/host/dots.h"
             vf total_0 = load(sums + 0 * stride + lane);
-#line 531 "templates/host/dots.h"
+#line 500 "templates/host/dots.h"
             vf total_1 = load(sums + 1 * stride + lane);
-#line 531 "templates/host/dots.h"
+#line 500 "templates/host/dots.h"
             vf total_2 = load(sums + 2 * stride + lane);
-#line 533 "templates/host/dots.h"
-            do {
-#line 549 "templates/host/dots.h"
-                const int stop = end16;
-#line 552 "templates/host/dots.h"
-                vi sum_0_0 = { 0 };
-#line 552 "templates/host/dots.h"
-                vi sum_1_0 = { 0 };
-#line 552 "templates/host/dots.h"
-                vi sum_2_0 = { 0 };
-#line 554 "templates/host/dots.h"
-                for (; at < stop; ++at) {
-                    const unsigned char* cell = v_cell(page, lane16, at);
-                    const int32_t* pairs = w->pairs[0] + (at - first_cell) * 8;
-#line 558 "templates/host/dots.h"
-                    const vu word_0_0 = load_u32(cell + 0 + lane * 4);
-#line 560 "templates/host/dots.h"
-                    vp x;
-#line 562 "templates/host/dots.h"
-                    x = ((vp)word_0_0 & 3);
-#line 565 "templates/host/dots.h"
-                    sum_0_0 = dot_at(pairs + 0, x, sum_0_0);
-#line 565 "templates/host/dots.h"
-                    sum_1_0 = dot_at(pairs + 32, x, sum_1_0);
-#line 565 "templates/host/dots.h"
-                    sum_2_0 = dot_at(pairs + 64, x, sum_2_0);
-#line 562 "templates/host/dots.h"
-                    x = ((vp)word_0_0 >> 2 & 3);
-#line 565 "templates/host/dots.h"
-                    sum_0_0 = dot_at(pairs + 1, x, sum_0_0);
-#line 565 "templates/host/dots.h"
-                    sum_1_0 = dot_at(pairs + 33, x, sum_1_0);
-#line 565 "templates/host/dots.h"
-                    sum_2_0 = dot_at(pairs + 65, x, sum_2_0);
-#line 562 "templates/host/dots.h"
-                    x = ((vp)word_0_0 >> 4 & 3);
-#line 565 "templates/host/dots.h"
-                    sum_0_0 = dot_at(pairs + 2, x, sum_0_0);
-#line 565 "templates/host/dots.h"
-                    sum_1_0 = dot_at(pairs + 34, x, sum_1_0);
-#line 565 "templates/host/dots.h"
-                    sum_2_0 = dot_at(pairs + 66, x, sum_2_0);
-#line 562 "templates/host/dots.h"
-                    x = ((vp)word_0_0 >> 6 & 3);
-#line 565 "templates/host/dots.h"
-                    sum_0_0 = dot_at(pairs + 3, x, sum_0_0);
-#line 565 "templates/host/dots.h"
-                    sum_1_0 = dot_at(pairs + 35, x, sum_1_0);
-#line 565 "templates/host/dots.h"
-                    sum_2_0 = dot_at(pairs + 67, x, sum_2_0);
-#line 562 "templates/host/dots.h"
-                    x = ((vp)word_0_0 >> 8 & 3);
-#line 565 "templates/host/dots.h"
-                    sum_0_0 = dot_at(pairs + 4, x, sum_0_0);
-#line 565 "templates/host/dots.h"
-                    sum_1_0 = dot_at(pairs + 36, x, sum_1_0);
-#line 565 "templates/host/dots.h"
-                    sum_2_0 = dot_at(pairs + 68, x, sum_2_0);
-#line 562 "templates/host/dots.h"
-                    x = ((vp)word_0_0 >> 10 & 3);
-#line 565 "templates/host/dots.h"
-                    sum_0_0 = dot_at(pairs + 5, x, sum_0_0);
-#line 565 "templates/host/dots.h"
-                    sum_1_0 = dot_at(pairs + 37, x, sum_1_0);
-#line 565 "templates/host/dots.h"
-                    sum_2_0 = dot_at(pairs + 69, x, sum_2_0);
-#line 562 "templates/host/dots.h"
-                    x = ((vp)word_0_0 >> 12 & 3);
-#line 565 "templates/host/dots.h"
-                    sum_0_0 = dot_at(pairs + 6, x, sum_0_0);
-#line 565 "templates/host/dots.h"
-                    sum_1_0 = dot_at(pairs + 38, x, sum_1_0);
-#line 565 "templates/host/dots.h"
-                    sum_2_0 = dot_at(pairs + 70, x, sum_2_0);
-#line 562 "templates/host/dots.h"
-                    x = (vp)word_0_0 >> 14;
-#line 565 "templates/host/dots.h"
-                    sum_0_0 = dot_at(pairs + 7, x, sum_0_0);
-#line 565 "templates/host/dots.h"
-                    sum_1_0 = dot_at(pairs + 39, x, sum_1_0);
-#line 565 "templates/host/dots.h"
-                    sum_2_0 = dot_at(pairs + 71, x, sum_2_0);
-#line 568 "templates/host/dots.h"
-                }
-#line 575 "templates/host/dots.h"
-                total_0 = mul_add(__builtin_convertvector(sum_0_0, vf),
-                                    repeat(w->unit[0]), total_0);
-#line 575 "templates/host/dots.h"
-                total_1 = mul_add(__builtin_convertvector(sum_1_0, vf),
-                                    repeat(w->unit[1]), total_1);
-#line 575 "templates/host/dots.h"
-                total_2 = mul_add(__builtin_convertvector(sum_2_0, vf),
-                                    repeat(w->unit[2]), total_2);
-#line 582 "templates/host/dots.h"
-            } while (at < end16);
-#line 584 "templates/host/dots.h"
+#line 503 "templates/host/dots.h"
+            vi sum_0_0 = { 0 };
+#line 503 "templates/host/dots.h"
+            vi sum_1_0 = { 0 };
+#line 503 "templates/host/dots.h"
+            vi sum_2_0 = { 0 };
+#line 505 "templates/host/dots.h"
+            for (int at = word16; at < end16; ++at) {
+                const unsigned char* cell = v_cell(page, lane16, at);
+                const int32_t* pairs = w->pairs[0] + (at - first_cell) * 8;
+#line 509 "templates/host/dots.h"
+                const vu word_0_0 = load_u32(cell + 0 + lane * 4);
+#line 511 "templates/host/dots.h"
+                vp x;
+#line 513 "templates/host/dots.h"
+                x = ((vp)word_0_0 & 3);
+#line 516 "templates/host/dots.h"
+                sum_0_0 = dot_at(pairs + 0, x, sum_0_0);
+#line 516 "templates/host/dots.h"
+                sum_1_0 = dot_at(pairs + 32, x, sum_1_0);
+#line 516 "templates/host/dots.h"
+                sum_2_0 = dot_at(pairs + 64, x, sum_2_0);
+#line 513 "templates/host/dots.h"
+                x = ((vp)word_0_0 >> 2 & 3);
+#line 516 "templates/host/dots.h"
+                sum_0_0 = dot_at(pairs + 1, x, sum_0_0);
+#line 516 "templates/host/dots.h"
+                sum_1_0 = dot_at(pairs + 33, x, sum_1_0);
+#line 516 "templates/host/dots.h"
+                sum_2_0 = dot_at(pairs + 65, x, sum_2_0);
+#line 513 "templates/host/dots.h"
+                x = ((vp)word_0_0 >> 4 & 3);
+#line 516 "templates/host/dots.h"
+                sum_0_0 = dot_at(pairs + 2, x, sum_0_0);
+#line 516 "templates/host/dots.h"
+                sum_1_0 = dot_at(pairs + 34, x, sum_1_0);
+#line 516 "templates/host/dots.h"
+                sum_2_0 = dot_at(pairs + 66, x, sum_2_0);
+#line 513 "templates/host/dots.h"
+                x = ((vp)word_0_0 >> 6 & 3);
+#line 516 "templates/host/dots.h"
+                sum_0_0 = dot_at(pairs + 3, x, sum_0_0);
+#line 516 "templates/host/dots.h"
+                sum_1_0 = dot_at(pairs + 35, x, sum_1_0);
+#line 516 "templates/host/dots.h"
+                sum_2_0 = dot_at(pairs + 67, x, sum_2_0);
+#line 513 "templates/host/dots.h"
+                x = ((vp)word_0_0 >> 8 & 3);
+#line 516 "templates/host/dots.h"
+                sum_0_0 = dot_at(pairs + 4, x, sum_0_0);
+#line 516 "templates/host/dots.h"
+                sum_1_0 = dot_at(pairs + 36, x, sum_1_0);
+#line 516 "templates/host/dots.h"
+                sum_2_0 = dot_at(pairs + 68, x, sum_2_0);
+#line 513 "templates/host/dots.h"
+                x = ((vp)word_0_0 >> 10 & 3);
+#line 516 "templates/host/dots.h"
+                sum_0_0 = dot_at(pairs + 5, x, sum_0_0);
+#line 516 "templates/host/dots.h"
+                sum_1_0 = dot_at(pairs + 37, x, sum_1_0);
+#line 516 "templates/host/dots.h"
+                sum_2_0 = dot_at(pairs + 69, x, sum_2_0);
+#line 513 "templates/host/dots.h"
+                x = ((vp)word_0_0 >> 12 & 3);
+#line 516 "templates/host/dots.h"
+                sum_0_0 = dot_at(pairs + 6, x, sum_0_0);
+#line 516 "templates/host/dots.h"
+                sum_1_0 = dot_at(pairs + 38, x, sum_1_0);
+#line 516 "templates/host/dots.h"
+                sum_2_0 = dot_at(pairs + 70, x, sum_2_0);
+#line 513 "templates/host/dots.h"
+                x = (vp)word_0_0 >> 14;
+#line 516 "templates/host/dots.h"
+                sum_0_0 = dot_at(pairs + 7, x, sum_0_0);
+#line 516 "templates/host/dots.h"
+                sum_1_0 = dot_at(pairs + 39, x, sum_1_0);
+#line 516 "templates/host/dots.h"
+                sum_2_0 = dot_at(pairs + 71, x, sum_2_0);
+#line 519 "templates/host/dots.h"
+            }
+#line 521 "templates/host/dots.h"
+            total_0 = mul_add(__builtin_convertvector(sum_0_0, vf),
+                                repeat(w->unit[0]), total_0);
             store(sums + 0 * stride + lane, total_0);
-#line 584 "templates/host/dots.h"
+#line 521 "templates/host/dots.h"
+            total_1 = mul_add(__builtin_convertvector(sum_1_0, vf),
+                                repeat(w->unit[1]), total_1);
             store(sums + 1 * stride + lane, total_1);
-#line 584 "templates/host/dots.h"
+#line 521 "templates/host/dots.h"
+            total_2 = mul_add(__builtin_convertvector(sum_2_0, vf),
+                                repeat(w->unit[2]), total_2);
             store(sums + 2 * stride + lane, total_2);
-#line 586 "templates/host/dots.h"
+#line 525 "templates/host/dots.h"
         }
-#line 588 "templates/host/dots.h"
+#line 527 "templates/host/dots.h"
     }
 }
 
@@ -2849,57 +2999,57 @@ INLINE void fetch_part(const unsigned char* next, int64_t bytes, int i, int part
 
 #line 26 "templates/host/attend_pages.c"
 // What the 16-bit queries left joins a tile's scores.
-static NOINLINE void add_fine(const unsigned char* keys, int tile, const workspace* w,
+static NOINLINE void add_fine(const float* q, const unsigned char* keys, int tile, workspace* w,
                               float* scores)
 {
     LINE float fine[num_heads][16];
-#line 32 "templates/host/attend_pages.c"
+#line 34 "templates/host/attend_pages.c"
+    (void)q;
+#line 36 "templates/host/attend_pages.c"
     k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, &w->k.fine, fine[0], 16);
     for (int head = 0; head < num_heads; ++head)
         for (int i = 0; i < 16; ++i) scores[head * strip_words + i] += fine[head][i];
 }
 
-#line 38 "templates/host/attend_pages.c"
+#line 42 "templates/host/attend_pages.c"
 // Scores of the tiles of rows [first, end) of a page's keys; the strip begins at row `base`.
 static void score_tiles(const float* q, const unsigned char* keys, const unsigned char* next,
                         int base, int first, int end, workspace* w)
 {
     for (int tile = first / 16; tile * 16 < end; ++tile) {
         float* scores = &w->scores[0][tile * 16 - base];
-#line 45 "templates/host/attend_pages.c"
+#line 49 "templates/host/attend_pages.c"
         fetch_part(next, k_page_bytes, tile, page_size / 16);
-#line 51 "templates/host/attend_pages.c"
-        if (tile == first / 16 || k_fold_is_due(tile)) k_fold_dots(keys, tile, &w->k);
 #line 55 "templates/host/attend_pages.c"
-        (void)q;
-#line 57 "templates/host/attend_pages.c"
+        if (tile == first / 16 || k_fold_is_due(tile)) k_fold_dots(keys, tile, &w->k);
+#line 59 "templates/host/attend_pages.c"
         k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, &w->k.main, scores, strip_words);
-        if (w->k.needs_fine) add_fine(keys, tile, w, scores);
-#line 82 "templates/host/attend_pages.c"
+        if (w->k.needs_fine) add_fine(q, keys, tile, w, scores);
+#line 84 "templates/host/attend_pages.c"
     }
 }
 
-#line 86 "templates/host/attend_pages.c"
+#line 88 "templates/host/attend_pages.c"
 // Values of rows [first, end) join o, times the weights of a strip that begins at row `base`.  Rows
 // that are not visible have weight zero, and codes are numbers whatever their memory holds.
 static void add_values(const unsigned char* values, const unsigned char* next, int base, int first,
                        int end, workspace* w, float* o)
 {
-#line 92 "templates/host/attend_pages.c"
+#line 94 "templates/host/attend_pages.c"
     v_set_plain(w->scores[0], &w->v);
-#line 96 "templates/host/attend_pages.c"
-    for (int at = 0; at < head_dim_v / 16; ++at) {
 #line 98 "templates/host/attend_pages.c"
+    for (int at = 0; at < head_dim_v / 16; ++at) {
+#line 100 "templates/host/attend_pages.c"
         fetch_part(next, v_page_bytes, at, head_dim_v / 16);
-#line 103 "templates/host/attend_pages.c"
+#line 105 "templates/host/attend_pages.c"
         if (at == 0 || v_fold_is_due(at))
             v_fold_dots(values, at, base, first - base, end - base, w->scores[0], &w->v);
-#line 106 "templates/host/attend_pages.c"
+#line 108 "templates/host/attend_pages.c"
         v_dot_cells(values, at, first / 16, (end + 15) / 16, base / 16, &w->v.main, o + at * 16,
                     head_dim_v);
     }
 }
-#line 166 "templates/host/attend_pages.c"
+#line 168 "templates/host/attend_pages.c"
 
 // Rows [first, end) of one page, inside the strip that begins at row `base`.  position: of the
 // page's first row, counted from the query's.
@@ -2908,14 +3058,14 @@ static void attend_strip(const kvl__attend_args* a, const unsigned char* page,
                          softmax* state, workspace* w)
 {
     score_tiles(a->q, page + a->k_offset, next + a->k_offset, base, first, end, w);
-#line 177 "templates/host/attend_pages.c"
+#line 179 "templates/host/attend_pages.c"
     for (int head = 0; head < num_heads; ++head) {
-#line 182 "templates/host/attend_pages.c"
+#line 184 "templates/host/attend_pages.c"
         const float shrink = softmax_add(state, a, head, w->scores[head], strip_words,
                                          first - base, end - base, position + base);
-#line 185 "templates/host/attend_pages.c"
+#line 187 "templates/host/attend_pages.c"
         if (shrink < 1.0f) v_shrink_rest(&w->v, head, shrink);
-#line 189 "templates/host/attend_pages.c"
+#line 191 "templates/host/attend_pages.c"
     }
     add_values(page + a->v_offset, next + a->v_offset, base, first, end, w, a->o);
 }
@@ -2926,12 +3076,12 @@ static void attend_pages(const kvl__attend_args* a)
     const int64_t num_pages = (a->end_row + page_size - 1) / page_size;
     softmax state;
     softmax_start(&state, a->o);
-#line 200 "templates/host/attend_pages.c"
+#line 202 "templates/host/attend_pages.c"
     k_start_dots(a->q, &w->k);
-#line 205 "templates/host/attend_pages.c"
+#line 207 "templates/host/attend_pages.c"
     int num_strips = 0;
     v_start_dots(&w->v);
-#line 208 "templates/host/attend_pages.c"
+#line 210 "templates/host/attend_pages.c"
     for (int64_t row = a->first_row; row < a->end_row;) {
         const int64_t at = row / page_size, left = a->end_row - at * page_size;
         const int64_t after = at + 1 < num_pages ? at + 1 : at;
@@ -2939,14 +3089,14 @@ static void attend_pages(const kvl__attend_args* a)
         const int end = left < base + strip_rows ? (int)left : base + strip_rows;
         attend_strip(a, a->pages[at], a->pages[after], a->position + at * page_size, base, first,
                      end, &state, w);
-#line 216 "templates/host/attend_pages.c"
-        if (++num_strips % 16 == 0) v_add_rest(&w->v, a->o);
 #line 218 "templates/host/attend_pages.c"
+        if (++num_strips % 16 == 0) v_add_rest(&w->v, a->o);
+#line 220 "templates/host/attend_pages.c"
         row = at * page_size + end;
     }
-#line 221 "templates/host/attend_pages.c"
-    v_add_rest(&w->v, a->o);
 #line 223 "templates/host/attend_pages.c"
+    v_add_rest(&w->v, a->o);
+#line 225 "templates/host/attend_pages.c"
     softmax_finish(&state, a->o, a->lse);
 }
 
