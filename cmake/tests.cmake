@@ -246,6 +246,14 @@ if(TARGET kvloom-resources)
     kvloom_test_properties(resources cuda)
     set_tests_properties(resources PROPERTIES SKIP_RETURN_CODE 77)
 endif()
+# Instructions of host kernels, against the committed table.
+if(TARGET kvloom-count)
+    add_test(NAME instructions
+             COMMAND kvloom-count --quick --compare tests/golden/instructions.txt
+             WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+    kvloom_test_properties(instructions "")
+    set_tests_properties(instructions PROPERTIES SKIP_RETURN_CODE 77)
+endif()
 find_program(KVLOOM_GCC NAMES gcc)
 find_program(KVLOOM_CLANG NAMES clang)
 set(kvloom_compilers "${CMAKE_C_COMPILER}")
