@@ -28,7 +28,7 @@ INLINE void $(s "linear_codes")(const kvl__linear_args* a)
 // The codes of a cell, [word][lane].
 INLINE void $(s "get_cell")(const unsigned char* cell, uint8_t q[16][16])
 {
-    memset(q, 0, 256);
+    __builtin_memset(q, 0, 256);
     //% for _, plane in ipairs(codec.planes) do
     for (int i = 0; i < 16; ++i) {
         enum { each = $(16 // plane.width), mask = $((1 << plane.width) - 1) };
@@ -50,7 +50,7 @@ INLINE void $(s "get_cell")(const unsigned char* cell, uint8_t q[16][16])
 
 INLINE void $(s "put_cell")(unsigned char* cell, uint8_t q[16][16])
 {
-    memset(cell, 0, $(32 * codec.bits));
+    __builtin_memset(cell, 0, $(32 * codec.bits));
     //% for _, plane in ipairs(codec.planes) do
     for (int i = 0; i < 16; ++i) {
         enum { each = $(16 // plane.width), mask = $((1 << plane.width) - 1) };
@@ -72,7 +72,7 @@ INLINE void $(s "put_cell")(unsigned char* cell, uint8_t q[16][16])
 // 16 rows, [number][row], from codes [channel][row], and back.
 INLINE void $(s "pack_codes")(uint8_t q[16][16], uint16_t packed[$(codec.bits)][16])
 {
-    memset(packed, 0, $(32 * codec.bits));
+    __builtin_memset(packed, 0, $(32 * codec.bits));
     //% for k = 0, 15 do
     //% local at, left = k * codec.bits // 16, k * codec.bits % 16
     for (int row = 0; row < 16; ++row)

@@ -1577,7 +1577,7 @@ static void k_decode_rows(const kvl__decode_args* a)
 // The codes of a cell, [word][lane].
 INLINE void k_get_cell(const unsigned char* cell, uint8_t q[16][16])
 {
-    memset(q, 0, 256);
+    __builtin_memset(q, 0, 256);
 #line 33 "templates/host/linear_rows.c"
     for (int i = 0; i < 16; ++i) {
         enum { each = 8, mask = 3 };
@@ -1593,7 +1593,7 @@ INLINE void k_get_cell(const unsigned char* cell, uint8_t q[16][16])
 
 INLINE void k_put_cell(unsigned char* cell, uint8_t q[16][16])
 {
-    memset(cell, 0, 64);
+    __builtin_memset(cell, 0, 64);
 #line 55 "templates/host/linear_rows.c"
     for (int i = 0; i < 16; ++i) {
         enum { each = 8, mask = 3 };
@@ -1611,7 +1611,7 @@ INLINE void k_put_cell(unsigned char* cell, uint8_t q[16][16])
 // 16 rows, [number][row], from codes [channel][row], and back.
 INLINE void k_pack_codes(uint8_t q[16][16], uint16_t packed[2][16])
 {
-    memset(packed, 0, 64);
+    __builtin_memset(packed, 0, 64);
 #line 78 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[0][row] = (uint16_t)(packed[0][row] | q[0][row] << 0);
@@ -2470,7 +2470,7 @@ static void v_decode_rows(const kvl__decode_args* a)
 // The codes of a cell, [word][lane].
 INLINE void v_get_cell(const unsigned char* cell, uint8_t q[16][16])
 {
-    memset(q, 0, 256);
+    __builtin_memset(q, 0, 256);
 #line 33 "templates/host/linear_rows.c"
     for (int i = 0; i < 16; ++i) {
         enum { each = 8, mask = 3 };
@@ -2486,7 +2486,7 @@ INLINE void v_get_cell(const unsigned char* cell, uint8_t q[16][16])
 
 INLINE void v_put_cell(unsigned char* cell, uint8_t q[16][16])
 {
-    memset(cell, 0, 64);
+    __builtin_memset(cell, 0, 64);
 #line 55 "templates/host/linear_rows.c"
     for (int i = 0; i < 16; ++i) {
         enum { each = 8, mask = 3 };
@@ -2504,7 +2504,7 @@ INLINE void v_put_cell(unsigned char* cell, uint8_t q[16][16])
 // 16 rows, [number][row], from codes [channel][row], and back.
 INLINE void v_pack_codes(uint8_t q[16][16], uint16_t packed[2][16])
 {
-    memset(packed, 0, 64);
+    __builtin_memset(packed, 0, 64);
 #line 78 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[0][row] = (uint16_t)(packed[0][row] | q[0][row] << 0);
