@@ -306,12 +306,13 @@ static int measure_isa(const options* o, const kvl__isa* isa, char* compiler, si
     const char* const* list = o->quick ? quick : shapes;
     const char* const one[] = { o->only, NULL };
     if (o->only) list = one;
-    int status = kvl_context_create(&desc, &ctx);
-    if (!status) status = kvl__compiler_identity(ctx, compiler, size);
-    if (status) fail("%s", ctx ? kvl_context_message(ctx) : "out of memory");
-    for (int i = 0; list[i] && !status; ++i) status = measure_shape(ctx, isa->name, list[i]);
+    kvl_status status = kvl_context_create(&desc, &ctx);
+    if (status == KVL_OK) status = kvl__compiler_identity(ctx, compiler, size);
+    int bad = status != KVL_OK;
+    if (bad) fail("%s", ctx ? kvl_context_message(ctx) : "out of memory");
+    for (int i = 0; list[i] && !bad; ++i) bad = measure_shape(ctx, isa->name, list[i]);
     kvl_context_destroy(ctx);
-    return status != 0;
+    return bad;
 }
 
 // THE TABLE
