@@ -38,7 +38,7 @@ file(MAKE_DIRECTORY "${kvloom_test_scratch}")
 function(kvloom_test_properties name labels)
     set_tests_properties(${name} PROPERTIES
         LABELS "${labels}" TIMEOUT ${KVLOOM_TEST_SECONDS}
-        ENVIRONMENT "KVLOOM_TEST_BIN=${PROJECT_BINARY_DIR}/bin")
+        ENVIRONMENT "KVLOOM_TEST_BIN=${PROJECT_BINARY_DIR}/bin;OPENBLAS_NUM_THREADS=1")
 endfunction()
 
 function(kvloom_test_flags target kvloom)

@@ -266,6 +266,8 @@ Test(operations, rows_take_the_place_of_cut_ones)
         { "kivi:k2,v2,g32,sink=4,recent=8", 4, 32 },
         { "kivi:k3,v5,g16,sink=0,recent=0", 0, 16 },
         { "rtn:b4,g16,k.axis=per_channel,v.axis=per_channel,sink=1,recent=0", 1, 16 },
+        { "flagrot-kivi:sink=4,recent=8", 4, 32 }, { "flagrot-auto:sink=1,recent=0", 1, 1 },
+        { "loom:sink=2,recent=0", 2, 32 },
     };
     test_target targets[TEST_MAX_TARGETS];
     const int n = test_targets(targets);
@@ -575,7 +577,9 @@ Test(operations, append_attend_equals_row_by_row)
     // longer: f16 encodes every row, kivi one in 16 or 32, the last ones with a window.
     static const setup setups[] = { { SMALL_SPEC, 0, 0, 0 }, { "f16", 0, 0, 0 },
         { "rtn:b4,recent=9,sink=3", 0, 0, 0 }, { "kivi:k2,v4,g32,sink=4,recent=8", 5, 0, 0 },
-        { SMALL_SPEC, 0, 40, 0 }, { SMALL_SPEC, 3, 40, 1 } };
+        { SMALL_SPEC, 0, 40, 0 }, { SMALL_SPEC, 3, 40, 1 },
+        { "flagrot-kivi:sink=4,recent=8", 5, 0, 0 }, { "flagrot-auto:sink=1,recent=9", 0, 0, 0 },
+        { "loom:sink=2,recent=8", 0, 0, 0 } };
     test_target targets[TEST_MAX_TARGETS];
     const int n = test_targets(targets);
     for (int i = 0; i < n; ++i)
