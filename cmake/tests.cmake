@@ -35,6 +35,7 @@ set(KVLOOM_TEST_SECONDS 600 CACHE STRING "Time limit of one test program")
 set(kvloom_test_scratch "${PROJECT_BINARY_DIR}/tests/scratch")
 file(MAKE_DIRECTORY "${kvloom_test_scratch}")
 
+# Tests have threads of their own; those of OpenBLAS would wait for each other.
 function(kvloom_test_properties name labels)
     set_tests_properties(${name} PROPERTIES
         LABELS "${labels}" TIMEOUT ${KVLOOM_TEST_SECONDS}

@@ -7,6 +7,7 @@
 #define KVL_OPS_H
 
 #include "kvl_prefix.h"
+#include "kvl_shift.h"
 
 // CREATION
 

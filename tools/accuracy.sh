@@ -86,9 +86,12 @@ measure with sink=4,recent=128 "$uncalibrated" --resume "$resume"
 measure without sink=0,recent=0 "$uncalibrated" --resume "$resume"
 
 # The calibrated caches by parts, each beside what it is compared with.
-presets='quarot quest oscar wush wush_a flagrot-kivi flagrot-auto loom loom:g64 loom:b3 loom:b4'
-presets="$presets kivi:k2,v2,fit=search kivi:k2,v2,meta=e4m3,fit=search,round=feedback2"
+presets='quarot quest oscar_v1 oscar wush wush_a flagrot-kivi flagrot-auto loom loom:g64'
+presets="$presets loom:2.125 loom:2.25 loom:2.5 loom:3.25 loom:4.25"
+presets="$presets kivi:k2,v2,fit=search kivi:k2,v2,round=trellis"
+presets="$presets kivi:k2,v2,meta=e4m3,fit=search,round=feedback2"
 presets="$presets loom:meta=e4m3 loom:b3,meta=e4m3 loom:b4,meta=e4m3"
+presets="$presets loom:meta=e4m3,round=feedback_trellis loom:g64,round=feedback_trellis"
 choices=''
 for bits in 2 3 4; do
     choices="$choices kivi:k$bits,v$bits kivi:k$bits,v$bits,k.transform=hadamard"

@@ -44,9 +44,6 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 KVLOOM_CACHE_DIR=$scratch/kernels
 export KVLOOM_CACHE_DIR
-# Each test has its own threads: the sum stays near the number of processors.
-OPENBLAS_NUM_THREADS=${OPENBLAS_NUM_THREADS:-2}
-export OPENBLAS_NUM_THREADS
 
 passed=0
 failed=0
