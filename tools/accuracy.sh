@@ -65,18 +65,21 @@ for bits in 2 3 4; do
 done
 uncalibrated="$uncalibrated q4_0:transform=hadamard"
 
+# spec CACHE ADDED: both in one spec.
+spec() {
+    case $1 in
+    *:*) echo "$1,$2" ;;
+    *) echo "$1:$2" ;;
+    esac
+}
+
 # measure NAME WINDOWS_OF_CACHES CACHES [OPTION ...]: one run of these caches with these windows:
 # $work/NAME.md has its table, without the last column (speed is the machine's), and
 # $work/NAME.json its results.
 measure() {
     name=$1 added=$2 caches=$3
     shift 3
-    for cache in $caches; do
-        case $cache in
-        *:*) set -- "$@" --cache "$cache,$added" ;;
-        *) set -- "$@" --cache "$cache:$added" ;;
-        esac
-    done
+    for cache in $caches; do set -- "$@" --cache "$(spec "$cache" "$added")"; done
     "$eval_program" -m "$model" -f "$text" -c "$context" --windows "$windows" --skip "$skip" \
         --markdown --json "$work/$name.json" "$@" >"$work/table"
     sed 's/|[^|]*|$/|/' "$work/table" >"$work/$name.md"
@@ -121,7 +124,10 @@ caches_of() {
 if [ -n "$calibration_text" ]; then
     set --
     for part in $parts; do
-        for cache in $(caches_of "$part"); do set -- "$@" --for "$cache"; done
+        for cache in $(caches_of "$part"); do
+            set -- "$@" --for "$(spec "$cache" sink=4,recent=128)"
+            if [ "$part" = presets ]; then set -- "$@" --for "$(spec "$cache" sink=0,recent=0)"; fi
+        done
     done
     "$calibrate_program" -m "$model" -f "$calibration_text" -o "$calibration" -c "$context" \
         --windows "$calibration_windows" --queries 256 --resume "$@"
