@@ -90,11 +90,12 @@ measure without sink=0,recent=0 "$uncalibrated" --resume "$resume"
 
 # The calibrated caches by parts, each beside what it is compared with.
 presets='quarot quest oscar_v1 oscar wush wush_a flagrot-kivi flagrot-auto loom loom:g64'
-presets="$presets loom:2.125 loom:2.25 loom:2.5 loom:3.25 loom:4.25"
 presets="$presets kivi:k2,v2,fit=search kivi:k2,v2,round=trellis"
 presets="$presets kivi:k2,v2,meta=e4m3,fit=search,round=feedback2"
 presets="$presets loom:meta=e4m3 loom:b3,meta=e4m3 loom:b4,meta=e4m3"
 presets="$presets loom:meta=e4m3,round=feedback_trellis loom:g64,round=feedback_trellis"
+# Bits of layers are chosen for one sink and one recent window, in minutes: for these alone.
+sizes='loom:2.125 loom:2.25 loom:2.5 loom:3.25 loom:4.25'
 choices=''
 for bits in 2 3 4; do
     choices="$choices kivi:k$bits,v$bits kivi:k$bits,v$bits,k.transform=hadamard"
@@ -114,7 +115,7 @@ done
 # caches_of PART: its caches.
 caches_of() {
     case $1 in
-    presets) echo "$presets" ;;
+    presets) echo "$presets $sizes" ;;
     choices) echo "$choices" ;;
     scores) echo "$scores" ;;
     queries) echo "$queries" ;;
@@ -126,7 +127,6 @@ if [ -n "$calibration_text" ]; then
     for part in $parts; do
         for cache in $(caches_of "$part"); do
             set -- "$@" --for "$(spec "$cache" sink=4,recent=128)"
-            if [ "$part" = presets ]; then set -- "$@" --for "$(spec "$cache" sink=0,recent=0)"; fi
         done
     done
     "$calibrate_program" -m "$model" -f "$calibration_text" -o "$calibration" -c "$context" \
@@ -135,7 +135,7 @@ if [ -n "$calibration_text" ]; then
     for part in $parts; do
         case $part in
         presets)
-            measure presets sink=4,recent=128 "$presets" "$@"
+            measure presets sink=4,recent=128 "$presets $sizes" "$@"
             measure presets-without sink=0,recent=0 "$presets" "$@"
             ;;
         *) measure "$part" sink=4,recent=128 "$(caches_of "$part")" "$@" --choices ;;
