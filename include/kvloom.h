@@ -881,6 +881,8 @@ typedef struct kvl_derive_args {
     int         rank;           // of the table of one KV head: 1 or 2
     int64_t     shape[2];
     const char* side;           // the whole side as text
+    const char* depends;        // what the table's name says of it: two sides that agree in this
+                                // share the table, so that it may depend on nothing else
     const void* codec;          // the library's own description of it
     char*       message;        // for what is wrong, [message_bytes]
     size_t      message_bytes;

@@ -529,6 +529,8 @@ KVL__FN kvl_status kvl__derive_table(kvl_calibration* cal, const kvl_derive_desc
     snprintf(name, sizeof name, "layer.%d.%c.%s", w->layer, side, w->name);
     kvl__tensor* one = NULL;
     KVL__TRY(kvl__tensors_add(&cal->tensors, name, KVL__TENSOR_F32, shape, 1 + w->rank, &one));
+    a->depends = w->name + strcspn(w->name, "@");
+    a->depends += *a->depends == '@';
     a->message = message;
     a->message_bytes = sizeof message;
     a->user = d->user;

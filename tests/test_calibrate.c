@@ -285,6 +285,69 @@ Test(calibrate, merge_adds_up)
     remove_files(&f);
 }
 
+// The damped price of errors of stored values, Q^T A Q, as docs/transforms.md has it.
+static void stored_price(const kvl_statistics* stats, const float* q, int n, double* out)
+{
+    int64_t num = 0;
+    const double* a = kvl_statistics_get(stats, 1, 0, "output_outer", &num);
+    double trace = 0;
+    cr_assert(a != NULL && num == (int64_t)n * n);
+    for (int i = 0; i < n; i++) { trace += a[i * n + i]; }
+    for (int i = 0; i < n * n; i++) {
+        out[i] = 0;
+        for (int j = 0; j < n * n; j++) {
+            const double damped = a[j] * n / trace + (j / n == j % n ? 0.02 : 0.0);
+            out[i] += (double)q[j / n * n + i / n] * damped * (double)q[j % n * n + i % n];
+        }
+    }
+}
+
+static const float* table_of(const kvl_calibration* cal, const char* name, int64_t least)
+{
+    int64_t num = 0;
+    const float* x = kvl_calibration_table(cal, 1, 1, name, &num);
+    cr_assert(x != NULL && num >= least, "%s: %lld numbers", name, (long long)num);
+    return x;
+}
+
+// Breaks when feedback moves errors by the price of another basis or another order of channels: a
+// path takes channels as they lie, and has no table of an order.
+Test(calibrate, feedback_has_the_price_of_the_stored_basis)
+{
+    enum { DIM = 32 };
+    static const char* const names[] = { "feedback_price@whiten", "feedback_price@path,whiten" };
+    files f = make_files();
+    char* specs[] = { "rtn:v.transform=whiten,v.round=feedback",
+                      "rtn:v.transform=whiten,v.round=feedback_trellis" };
+    calibrate_options o = options_for(&f, specs, 2);
+    kvl_context* ctx = open_context();
+    kvl_statistics* stats = NULL;
+    kvl_calibration* cal = NULL;
+    double price[DIM * DIM];
+    run_ok(&o);
+    cr_assert_eq((int)kvl_statistics_load(ctx, f.out, &stats), (int)KVL_OK);
+    cr_assert_eq((int)kvl_calibration_load(ctx, f.out, &cal), (int)KVL_OK);
+    stored_price(stats, table_of(cal, "whiten_query", DIM * DIM), DIM, price);
+    const float* order = table_of(cal, "feedback_order@whiten", DIM);
+    int moved = 0;
+    for (int i = 0; i < DIM; i++) { moved += (int)order[i] != i; }
+    cr_assert(moved > DIM / 2, "%d channels moved: the test sees nothing", moved);
+    for (int path = 0; path < 2; path++) {
+        const float* got = table_of(cal, names[path], DIM * DIM);
+        for (int i = 0; i < DIM * DIM; i++) {
+            const int j = path ? i / DIM : (int)order[i / DIM];
+            const int p = path ? i % DIM : (int)order[i % DIM];
+            const double want = j == p ? 0 : price[j * DIM + p] / price[j * DIM + j];
+            cr_expect(fabs((double)got[i] - want) <= 1e-4, "%s: [%d] = %g, not %g", names[path], i,
+                      (double)got[i], want);
+        }
+    }
+    kvl_calibration_free(cal);
+    kvl_statistics_free(stats);
+    kvl_context_destroy(ctx);
+    remove_files(&f);
+}
+
 // Logits of all tokens with the cache of these arguments, each row through the cache.
 static float* logits_with(const model* m, kvl_context* ctx, const char* arg, const int32_t* ids)
 {

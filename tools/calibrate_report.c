@@ -171,7 +171,7 @@ static bool describe_basis(const report* r, int layer, int is_value, int head, c
     a.stats = r->d->stats;
     a.layer = layer;
     a.is_value = is_value;
-    a.side = "";                               // moments as they are, without a shift
+    a.depends = "";                             // moments as they are, without a shift
     a.num_kv_heads = l->num_kv_heads;
     a.head_dim = is_value && l->head_dim_v > 0 ? l->head_dim_v : l->head_dim;
     a.message = message;

@@ -128,7 +128,7 @@ static kvl_status shifted_moment(const kvl_derive_args* a, int head, double* out
 static kvl_status stored_moment(const kvl_derive_args* a, int head, const char* name, double* out)
 {
     const double* moment = moment_of(a, head, name);
-    if (!a->is_value && calibrate_has_word(a->side, "rotating-mean"))
+    if (!a->is_value && calibrate_has_word(a->depends, "rotating-mean"))
         return shifted_moment(a, head, out);
     if (!moment) return fail(a, "the statistics have no %s", name);
     square_copy(a->head_dim, moment, out);
@@ -231,13 +231,13 @@ kvl_status calibrate_basis(const kvl_derive_args* a, float* out)
     return KVL_OK;
 }
 
-// THE STORED BASIS, as the side's text names it
+// THE STORED BASIS, as the table's name says it
 
 // Q = T^-1 of a head in the side's basis: the identity, a Hadamard of pieces, or a table's.
 static kvl_status read_query(const kvl_derive_args* a, int head, double* q)
 {
     const int n = a->head_dim;
-    const char* side = a->side;
+    const char* side = a->depends;
     for (int i = 0; i < n; ++i) q[i * n + i] = 1;
     for (size_t length; (length = calibrate_word_at(&side)) > 0; side += length) {
         char name[96];
@@ -254,7 +254,7 @@ static kvl_status read_query(const kvl_derive_args* a, int head, double* q)
         }
         // Bases of another moment have another name; those that use none are the same.
         const float* table = NULL;
-        for (int i = calibrate_has_word(a->side, "rotating-mean") ? 0 : 1; i < 2 && !table; ++i) {
+        for (int i = calibrate_has_word(a->depends, "rotating-mean") ? 0 : 1; i < 2 && !table; ++i) {
             snprintf(name, sizeof name, "%.*s_query%s", (int)(length < 64 ? length : 64), side,
                      i ? "" : "@rotating-mean");
             table = kvl_calibration_table(a->calibration, a->layer, a->is_value, name, &num);
@@ -274,7 +274,7 @@ static kvl_status stored_price(const kvl_derive_args* a, int head, const double*
     const int n = a->head_dim;
     const double damping = a->is_value ? 0.02 : 0.05;
     const double* price = price_of(a, head, a->is_value ? "output_outer" : "query_output_outer");
-    if (calibrate_has_word(a->side, "flat") && price) {
+    if (calibrate_has_word(a->depends, "flat") && price) {
         transform_basis basis;
         const kvl_status status = make_basis(a, find_source("flat", 4), head, &basis);
         if (status != KVL_OK) return status;
@@ -303,8 +303,8 @@ static kvl_status stored_base(const kvl_derive_args* a, int head, const double* 
                               double* base)
 {
     static const double steps[5] = { 1, 1.6, 0.996, 0.586, 0.335 };
-    const int n = a->head_dim, group = calibrate_number_of(a->side, "g");
-    const int along = calibrate_has_word(a->side, "per_channel");
+    const int n = a->head_dim, group = calibrate_number_of(a->depends, "g");
+    const int along = calibrate_has_word(a->depends, "per_channel");
     int64_t num = 0;
     const double* rows = kvl_statistics_get(a->stats, a->layer, head,
                                             a->is_value ? "rows" : "grouped_rows", &num);
@@ -324,7 +324,7 @@ static kvl_status stored_base(const kvl_derive_args* a, int head, const double* 
         for (int j = first; j < end; ++j) sum += stored[j * n + j];
         base[i] = steps[bits < 4 ? bits : 4] * sqrt(sum / (end - first) / rows[0]);
         if (bits > 4) base[i] *= ldexp(1, 4 - bits);
-        if (bits > 0 && calibrate_has_word(a->side, "path")) base[i] *= 0.45;    // half as wide
+        if (bits > 0 && calibrate_has_word(a->depends, "path")) base[i] *= 0.45;    // half as wide
         if (!(base[i] > 1e-6)) base[i] = 1e-6;         // a dead channel has some step
         base[i] = (double)(float)base[i];
     }
@@ -369,15 +369,15 @@ static kvl_status feedback_head(const kvl_derive_args* a, int head, double* q, d
     transform_feedback f;
     kvl_status status = read_query(a, head, q);
     if (status == KVL_OK) status = stored_price(a, head, q, price);
-    if (status == KVL_OK && calibrate_has_word(a->side, "log4")) {
+    if (status == KVL_OK && calibrate_has_word(a->depends, "log4")) {
         // The step is a factor of all channels, which changes neither order nor ratios.
         status = stored_base(a, head, q, 0, base);
         for (int i = 0; status == KVL_OK && i < n * n; ++i) price[i] *= base[i / n] * base[i % n];
     }
     if (status != KVL_OK) return status;
     // A path takes channels as they come.
-    const int sorted = !calibrate_has_word(a->side, "flat") &&
-                       !calibrate_has_word(a->side, "path");
+    const int sorted = !calibrate_has_word(a->depends, "flat") &&
+                       !calibrate_has_word(a->depends, "path");
     if (!transform_feedback_make(n, price, 0, sorted, &f, message, sizeof message))
         return fail(a, "head %d: %s", head, message);
     write_feedback(a, &f, price, to);
@@ -409,7 +409,7 @@ kvl_status calibrate_base(const kvl_derive_args* a, float* out)
         double* q = square_new(n);
         status = q ? read_query(a, head, q) : KVL_NO_MEMORY;
         if (status == KVL_OK)
-            status = stored_base(a, head, q, calibrate_number_of(a->side, "b"), base);
+            status = stored_base(a, head, q, calibrate_number_of(a->depends, "b"), base);
         for (int i = 0; i < n && status == KVL_OK; ++i) out[head * n + i] = (float)base[i];
         free(q);
     }
