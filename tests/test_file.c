@@ -53,42 +53,13 @@ static test_cache open_cache(const test_target* target, const char* spec, int ke
     return c;
 }
 
-// A file in memory; stops taking bytes, or giving them, at `limit`.
-typedef struct bytes {
-    unsigned char* data;
-    size_t         size, room, at, limit;
-} bytes;
-
-static int put_bytes(const void* from, size_t num, void* user)
-{
-    bytes* b = (bytes*)user;
-    if (b->limit && b->size + num > b->limit) return 1;
-    if (b->size + num > b->room) {
-        b->room = 2 * (b->size + num);
-        b->data = (unsigned char*)realloc(b->data, b->room);
-        cr_assert(b->data);
-    }
-    memcpy(b->data + b->size, from, num);
-    b->size += num;
-    return 0;
-}
-
-static int take_bytes(void* to, size_t num, void* user)
-{
-    bytes* b = (bytes*)user;
-    if (num > b->size - b->at) return 1;
-    memcpy(to, b->data + b->at, num);
-    b->at += num;
-    return 0;
-}
-
 static const int32_t token_ids[] = { 7, -1, 49151 };
 
-static bytes save_seqs(test_cache* c, const kvl_seq* seqs, int num)
+static test_bytes save_seqs(test_cache* c, const kvl_seq* seqs, int num)
 {
-    bytes b = { 0 };
+    test_bytes b = { 0 };
     kvl_save_seq list[4] = { { 0 } };
-    kvl_save_desc d = { .num_seqs = num, .seqs = list, .write = put_bytes, .user = &b };
+    kvl_save_desc d = { .num_seqs = num, .seqs = list, .write = test_put_bytes, .user = &b };
     for (int i = 0; i < num; ++i) list[i].seq = seqs[i];
     list[0].tokens = token_ids;
     list[0].num_tokens = 3;
@@ -98,14 +69,15 @@ static bytes save_seqs(test_cache* c, const kvl_seq* seqs, int num)
     return b;
 }
 
-static kvl_status load_bytes(test_cache* c, bytes* b, int recode, kvl_loaded_seq** out, int* num)
+static kvl_status load_bytes(test_cache* c, test_bytes* b, int recode, kvl_loaded_seq** out,
+                             int* num)
 {
-    kvl_load_desc d = { .read = take_bytes, .user = b, .recode = recode };
+    kvl_load_desc d = { .read = test_take_bytes, .user = b, .recode = recode };
     b->at = 0;
     return kvl_load(c->cache, &d, out, num);
 }
 
-static kvl_seq load_one(test_cache* c, bytes* b)
+static kvl_seq load_one(test_cache* c, test_bytes* b)
 {
     kvl_loaded_seq* out;
     int num;
@@ -151,7 +123,7 @@ Test(file, a_loaded_sequence_goes_on)
     const int num_targets = test_targets(targets);
     input in = input_create(1);
     for (size_t i = 0; i < sizeof specs / sizeof *specs; ++i) {
-        bytes first = { 0 };
+        test_bytes first = { 0 };
         for (int t = 0; t < num_targets; ++t) {
             char what[256];
             snprintf(what, sizeof what, "%s on %s", specs[i], targets[t].name);
@@ -160,12 +132,12 @@ Test(file, a_loaded_sequence_goes_on)
             test_append(&c, seq, in.k, in.v, 0, 190);
             test_ok(c.ctx, kvl_truncate(c.cache, seq, 170), what);
             test_append(&c, seq, in.k, in.v, 170, 7);
-            bytes b = save_seqs(&c, &seq, 1);
+            test_bytes b = save_seqs(&c, &seq, 1);
             if (t == 0) first = b;
             else cr_assert(b.size == first.size && memcmp(b.data, first.data, b.size) == 0,
                            "%s: the file differs from the reference's", what);
             const kvl_seq own = load_one(&c, &b), foreign = load_one(&c, &first);
-            bytes again = save_seqs(&c, &foreign, 1);
+            test_bytes again = save_seqs(&c, &foreign, 1);
             cr_assert(again.size == b.size && memcmp(again.data, b.data, b.size) == 0,
                       "%s: what was loaded is saved otherwise", what);
             // Rows that a truncation takes back are there as well.
@@ -194,9 +166,9 @@ Test(file, dropped_rows)
         test_cache c = open_cache(&targets[t], "kivi:sink=4,recent=0,page=32", 0, NULL);
         const kvl_seq seq = test_seq(&c);
         test_append(&c, seq, in.k, in.v, 0, 250);
-        bytes all = save_seqs(&c, &seq, 1);
+        test_bytes all = save_seqs(&c, &seq, 1);
         test_ok(c.ctx, kvl_drop_oldest(c.cache, seq, 170), "drop");
-        bytes b = save_seqs(&c, &seq, 1);
+        test_bytes b = save_seqs(&c, &seq, 1);
         const kvl_seq loaded = load_one(&c, &b);
         kvl_seq_rows rows[2];
         test_ok(c.ctx, kvl_seq_get_rows(c.cache, 0, seq, &rows[0]), "rows");
@@ -232,11 +204,11 @@ static void check_shared_pages(const test_target* target)
     test_ok(c.ctx, kvl_seq_fork(c.cache, seqs[0], &seqs[2]), "fork");
     test_ok(c.ctx, kvl_truncate(c.cache, seqs[1], 160), "truncate");
     test_append(&c, seqs[2], in.k, in.v, 0, 64);
-    bytes one = save_seqs(&c, seqs, 1), all = save_seqs(&c, seqs, 3);
+    test_bytes one = save_seqs(&c, seqs, 1), all = save_seqs(&c, seqs, 3);
     cr_assert_lt(all.size, 2 * one.size, "%zu bytes for three, %zu for one", all.size, one.size);
     // In the other order, the shorter one comes to a shared page first: its rows are all there.
     const kvl_seq reversed[3] = { seqs[1], seqs[2], seqs[0] };
-    bytes other = save_seqs(&c, reversed, 3);
+    test_bytes other = save_seqs(&c, reversed, 3);
     for (int order = 0; order < 2; ++order) {
         kvl_loaded_seq* out;
         int num;
@@ -281,7 +253,7 @@ static uint64_t bytes_held(test_cache* c)
     return stats.bytes;
 }
 
-static void refused(test_cache* c, bytes* b, kvl_status expected, const char* words)
+static void refused(test_cache* c, test_bytes* b, kvl_status expected, const char* words)
 {
     kvl_loaded_seq* out;
     int num;
@@ -302,7 +274,7 @@ Test(file, damage_is_seen)
     kvl_seq seqs[2] = { test_seq(&c) };
     test_append(&c, seqs[0], in.k, in.v, 0, 40);
     test_ok(c.ctx, kvl_seq_fork(c.cache, seqs[0], &seqs[1]), "fork");
-    bytes b = save_seqs(&c, seqs, 2);
+    test_bytes b = save_seqs(&c, seqs, 2);
     for (size_t at = 0; at < b.size; ++at) {
         kvl_loaded_seq* out;
         int num;
@@ -343,7 +315,7 @@ Test(file, another_cache_is_refused)
     test_cache c = open_cache(&target, "kivi", 0, NULL);
     const kvl_seq seq = test_seq(&c);
     test_append(&c, seq, in.k, in.v, 0, 200);
-    bytes b = save_seqs(&c, &seq, 1);
+    test_bytes b = save_seqs(&c, &seq, 1);
     test_cache spec = open_cache(&target, "kivi:k3", 0, NULL);
     refused(&spec, &b, KVL_BAD_ARGUMENT, "layer 0: spec 'kivi:k2,");
     refused(&spec, &b, KVL_BAD_ARGUMENT, "in the file, 'kivi:k3,");
@@ -360,7 +332,7 @@ Test(file, another_cache_is_refused)
     kvl_cache_desc two = { .num_layers = 2, .layers = layers };
     kvl_cache* cache;
     test_ok(c.ctx, kvl_cache_create(c.ctx, &two, &cache), "two layers");
-    kvl_load_desc d = { .read = take_bytes, .user = &b };
+    kvl_load_desc d = { .read = test_take_bytes, .user = &b };
     kvl_loaded_seq* out;
     int num;
     b.at = 0;
@@ -391,7 +363,7 @@ static void check_recoding(const test_target* from, const test_target* to)
     test_append(&c, seq, in.k, in.v, 0, ROWS);
     test_restore(&c, seq, 0, ROWS, k, v);
     test_append(&d, expected, k, v, 0, ROWS);
-    bytes b = save_seqs(&c, &seq, 1);
+    test_bytes b = save_seqs(&c, &seq, 1);
     kvl_loaded_seq* out;
     int num;
     test_ok(d.ctx, load_bytes(&d, &b, 1, &out, &num), "recode");
@@ -407,7 +379,7 @@ static void check_recoding(const test_target* from, const test_target* to)
     test_same_state(&z, &same, "after a refused copy");
     // Dropped rows have no full rows.
     test_ok(c.ctx, kvl_drop_oldest(c.cache, seq, 64), "drop");
-    bytes dropped = save_seqs(&c, &seq, 1);
+    test_bytes dropped = save_seqs(&c, &seq, 1);
     const uint64_t before = bytes_held(&d);
     cr_assert_eq(load_bytes(&d, &dropped, 1, &out, &num), KVL_UNSUPPORTED);
     cr_assert(strstr(kvl_context_message(d.ctx), "dropped rows"));
@@ -585,9 +557,9 @@ Test(file, offloaded_rows_come_back)
         const test_state one = test_snapshot(&c, seqs[0]), two = test_snapshot(&c, seqs[1]);
         test_ok(c.ctx, kvl_cache_stats(c.cache, &before), "stats");
         const uint64_t live = memory.live;
-        bytes b = { 0 };
+        test_bytes b = { 0 };
         const kvl_save_seq list[2] = { { .seq = seqs[0] }, { .seq = seqs[1] } };
-        kvl_save_desc d = { .num_seqs = 2, .seqs = list, .write = put_bytes, .user = &b };
+        kvl_save_desc d = { .num_seqs = 2, .seqs = list, .write = test_put_bytes, .user = &b };
         b.limit = 1000;
         cr_assert_eq(kvl_offload(c.cache, &d), KVL_FILE);
         const test_state same = test_snapshot(&c, seqs[0]);
@@ -604,7 +576,7 @@ Test(file, offloaded_rows_come_back)
         cr_assert_eq(kvl_offload(c.cache, &d), KVL_BAD_ARGUMENT);
         test_append(&c, other, in.k, in.v, 100, 100);
         test_ok(c.ctx, kvl_truncate(c.cache, other, 100), "truncate");
-        const kvl_load_desc from = { .read = take_bytes, .user = &b };
+        const kvl_load_desc from = { .read = test_take_bytes, .user = &b };
         const kvl_seq swapped[2] = { seqs[1], seqs[0] };
         cr_assert_eq(kvl_reload(c.cache, &from, swapped, 2), KVL_BAD_ARGUMENT);
         cr_assert(strstr(kvl_context_message(c.ctx), "another file"));
@@ -684,7 +656,7 @@ Test(file, failing_memory)
     test_cache d = open_cache(&target, "rtn:sink=2,recent=0,page=32", 0, &allocator);
     const kvl_seq seq = test_seq(&c);
     test_append(&c, seq, in.k, in.v, 0, 170);
-    bytes b = save_seqs(&c, &seq, 1);
+    test_bytes b = save_seqs(&c, &seq, 1);
     for (int what = 0; what < 3; ++what) {
         int64_t at = 0, failures = 0;
         for (kvl_status status = KVL_NO_MEMORY; status != KVL_OK; ++at) {
@@ -692,11 +664,11 @@ Test(file, failing_memory)
             const uint64_t live = memory.live;
             kvl_loaded_seq* out = NULL;
             int num = 0;
-            bytes again = { 0 };
+            test_bytes again = { 0 };
             memory.fail_at = memory.calls + 1 + at;
             if (what == 0) {
                 kvl_save_seq one = { .seq = seq };
-                kvl_save_desc to = { .num_seqs = 1, .seqs = &one, .write = put_bytes,
+                kvl_save_desc to = { .num_seqs = 1, .seqs = &one, .write = test_put_bytes,
                                      .user = &again };
                 status = kvl_save(c.cache, &to);
             } else {

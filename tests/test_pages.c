@@ -194,53 +194,31 @@ Test(pages, forks_share_until_the_engine_gives_another)
     close_caches(c);
 }
 
-typedef struct bytes {
-    unsigned char data[1 << 20];
-    size_t        size, at;
-} bytes;
-
-static int put_bytes(const void* from, size_t num, void* user)
-{
-    bytes* b = (bytes*)user;
-    if (num > sizeof b->data - b->size) return 1;
-    memcpy(b->data + b->size, from, num);
-    b->size += num;
-    return 0;
-}
-
-static int take_bytes(void* to, size_t num, void* user)
-{
-    bytes* b = (bytes*)user;
-    if (num > b->size - b->at) return 1;
-    memcpy(to, b->data + b->at, num);
-    b->at += num;
-    return 0;
-}
-
 // Files of the other kind are loaded into pages that the engine gives; offloaded rows come back
 // into their own.
 Test(pages, files)
 {
     caches* c = open_caches();
-    bytes* b = (bytes*)test_alloc(1, sizeof *b);
+    test_bytes b = { 0 };
     const kvl_seq own = seq_of(c, c->own);
     kvl_seq own_fork;
     test_ok(c->ctx, append(c, c->own, own, 0, 300), "own");
     test_ok(c->ctx, kvl_seq_fork(c->own, own, &own_fork), "fork");
     test_ok(c->ctx, append(c, c->own, own_fork, 300, 40), "fork");
     const kvl_save_seq list[2] = { { .seq = own }, { .seq = own_fork } };
-    kvl_save_desc d = { .num_seqs = 2, .seqs = list, .write = put_bytes, .user = b };
+    kvl_save_desc d = { .num_seqs = 2, .seqs = list, .write = test_put_bytes, .user = &b };
     test_ok(c->ctx, kvl_save(c->own, &d), "save");
     int32_t free_pages[PAGES];
     for (int i = 0; i < PAGES; ++i) free_pages[i] = PAGES - 1 - i;
-    kvl_load_desc from = { .read = take_bytes, .user = b, .pages = free_pages, .num_pages = 9 };
+    kvl_load_desc from = { .read = test_take_bytes, .user = &b, .pages = free_pages,
+                           .num_pages = 9 };
     kvl_loaded_seq* out;
     int num;
     const uint64_t live = c->memory.live;
     cr_assert_eq(kvl_load(c->pool, &from, &out, &num), KVL_NO_MEMORY, "5 pages each");
     cr_assert_eq(c->memory.live, live);
     from.num_pages = PAGES;
-    b->at = 0;
+    b.at = 0;
     test_ok(c->ctx, kvl_load(c->pool, &from, &out, &num), "load");
     same(c, own, out[0].seq, "the first");
     same(c, own_fork, out[1].seq, "the second");
@@ -249,16 +227,16 @@ Test(pages, files)
     const kvl_save_seq away[1] = { { .seq = loaded[1] } };
     d.num_seqs = 1;
     d.seqs = away;
-    b->size = 0;
+    b.size = 0;
     test_ok(c->ctx, kvl_offload(c->pool, &d), "offload");
     int in_use = 0;
     for (int32_t page = 0; page < PAGES; ++page) in_use += uses(c, page);
     cr_assert_eq(in_use, 5);
-    b->at = 0;
+    b.at = 0;
     test_ok(c->ctx, kvl_reload(c->pool, &from, &loaded[1], 1), "reload");
     same(c, own_fork, loaded[1], "it is back");
     cr_assert_eq(kvl_copy_rows(c->pool, loaded[0], c->own, own, 0, 10), KVL_UNSUPPORTED);
-    free(b);
+    free(b.data);
     close_caches(c);
 }
 

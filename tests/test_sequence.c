@@ -33,24 +33,18 @@ static const setup setups[] = {
 };
 enum { SETUPS = sizeof setups / sizeof *setups };
 
-// A file in memory, whose writing fails at `limit`.
-typedef struct bytes {
-    unsigned char* data;
-    size_t         size, room, at, limit;
-} bytes;
-
 // One side of a row: as it was appended, rounded to f16, and what a read gives.
 typedef struct side {
     float source[ROW], now[ROW];
 } side;
 
 typedef struct model {
-    kvl_seq seq;                       // 0: none
-    int     rows, quantized, dropped, released, history;
-    int     altered;                   // 1 + the first row that was read back from codes, or 0
-    int     prompt, prompt_len;        // its first rows are those of a prompt's tokens
-    bytes   away;                      // where its rows are; size 0: in the cache
-    side    side[2][MOST_ROWS];
+    kvl_seq    seq;                    // 0: none
+    int        rows, quantized, dropped, released, history;
+    int        altered;                // 1 + the first row that was read back from codes, or 0
+    int        prompt, prompt_len;     // its first rows are those of a prompt's tokens
+    test_bytes away;                   // where its rows are; size 0: in the cache
+    side       side[2][MOST_ROWS];
 } model;
 
 typedef struct world {
@@ -503,30 +497,7 @@ static void remember_one(world* w, const model* m)
 
 // FILES
 
-static int put_bytes(const void* from, size_t num, void* user)
-{
-    bytes* b = (bytes*)user;
-    if (b->limit && b->size + num > b->limit) return 1;
-    if (b->size + num > b->room) {
-        b->room = 2 * (b->size + num);
-        b->data = (unsigned char*)realloc(b->data, b->room);
-        cr_assert(b->data);
-    }
-    memcpy(b->data + b->size, from, num);
-    b->size += num;
-    return 0;
-}
-
-static int take_bytes(void* to, size_t num, void* user)
-{
-    bytes* b = (bytes*)user;
-    if (num > b->size - b->at) return 1;
-    memcpy(to, b->data + b->at, num);
-    b->at += num;
-    return 0;
-}
-
-static int saved(world* w, const bytes* b, kvl_status status)
+static int saved(world* w, const test_bytes* b, kvl_status status)
 {
     HOLDS(w, status == KVL_OK || status == KVL_NO_MEMORY || (b->limit && status == KVL_FILE), "%s",
           kvl_status_text(status));
@@ -539,9 +510,9 @@ static void save_and_load(world* w, const model* m)
     const model* list[2] = { m, random_model(w) };
     const int num_seqs = list[1] ? 1 + random_to(w, 2) : 1;
     kvl_save_seq seqs[2] = { { .seq = m->seq }, { .seq = list[1] ? list[1]->seq : 0 } };
-    bytes b = { .limit = random_to(w, 8) ? 0 : (size_t)(1 + random_to(w, 4000)) };
-    kvl_save_desc d = { .num_seqs = num_seqs, .seqs = seqs, .write = put_bytes, .user = &b };
-    kvl_load_desc from = { .read = take_bytes, .user = &b };
+    test_bytes b = { .limit = random_to(w, 8) ? 0 : (size_t)(1 + random_to(w, 4000)) };
+    kvl_save_desc d = { .num_seqs = num_seqs, .seqs = seqs, .write = test_put_bytes, .user = &b };
+    kvl_load_desc from = { .read = test_take_bytes, .user = &b };
     kvl_loaded_seq* out = NULL;
     int num = 0, places = 0;
     for (int i = 0; i < SEQS; ++i) places += !w->models[i].seq;
@@ -568,8 +539,8 @@ static void offload_one(world* w, model* m)
 {
     kvl_seq_rows rows;
     kvl_save_seq one = { .seq = m->seq };
-    bytes b = { .limit = random_to(w, 8) ? 0 : (size_t)(1 + random_to(w, 4000)) };
-    kvl_save_desc d = { .num_seqs = 1, .seqs = &one, .write = put_bytes, .user = &b };
+    test_bytes b = { .limit = random_to(w, 8) ? 0 : (size_t)(1 + random_to(w, 4000)) };
+    kvl_save_desc d = { .num_seqs = 1, .seqs = &one, .write = test_put_bytes, .user = &b };
     if (!saved(w, &b, kvl_offload(w->cache, &d))) {
         free(b.data);
         return;
@@ -583,7 +554,7 @@ static void reload_one(world* w)
     for (int i = 0; i < SEQS; ++i) {
         model* m = &w->models[i];
         if (!m->seq || !m->away.size) continue;
-        kvl_load_desc from = { .read = take_bytes, .user = &m->away };
+        kvl_load_desc from = { .read = test_take_bytes, .user = &m->away };
         m->away.at = 0;
         if (!is_done(w, kvl_reload(w->cache, &from, &m->seq, 1))) return;
         free(m->away.data);

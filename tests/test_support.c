@@ -349,6 +349,31 @@ const kvl_calibration* test_calibration(test_tables kind)
     return (const kvl_calibration*)(const void*)&sources[kind];
 }
 
+// Files in memory
+
+int test_put_bytes(const void* from, size_t num, void* user)
+{
+    test_bytes* b = (test_bytes*)user;
+    if (b->limit && b->size + num > b->limit) return 1;
+    if (b->size + num > b->room) {
+        b->room = 2 * (b->size + num);
+        b->data = (unsigned char*)realloc(b->data, b->room);
+        cr_assert(b->data);
+    }
+    memcpy(b->data + b->size, from, num);
+    b->size += num;
+    return 0;
+}
+
+int test_take_bytes(void* to, size_t num, void* user)
+{
+    test_bytes* b = (test_bytes*)user;
+    if (num > b->size - b->at) return 1;
+    memcpy(to, b->data + b->at, num);
+    b->at += num;
+    return 0;
+}
+
 // Rows of a model
 
 #ifndef KVLOOM_TEST_ROOT

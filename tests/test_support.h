@@ -139,6 +139,16 @@ void test_read_linear(test_cache* c, int is_value, const unsigned char* linear, 
 // The reference's path for y [n]: codes as they are stored, and levels.
 void test_walk(const float* y, int n, int bits, int states, uint16_t* codes, uint16_t* levels);
 
+// A file in memory, for kvl_save and kvl_load; free its data.  Stops taking bytes at `limit`, where
+// that is not 0.
+typedef struct test_bytes {
+    unsigned char* data;
+    size_t         size, room, at, limit;
+} test_bytes;
+
+int test_put_bytes(const void* from, size_t num, void* user);      // user: test_bytes*
+int test_take_bytes(void* to, size_t num, void* user);
+
 // Codes of one side of one head; free with test_codes_free.
 typedef struct test_codes {
     int64_t  num, num_codes;

@@ -254,7 +254,8 @@ static kvl_status read_query(const kvl_derive_args* a, int head, double* q)
         }
         // Bases of another moment have another name; those that use none are the same.
         const float* table = NULL;
-        for (int i = calibrate_has_word(a->depends, "rotating-mean") ? 0 : 1; i < 2 && !table; ++i) {
+        const int first = calibrate_has_word(a->depends, "rotating-mean") ? 0 : 1;
+        for (int i = first; i < 2 && !table; ++i) {
             snprintf(name, sizeof name, "%.*s_query%s", (int)(length < 64 ? length : 64), side,
                      i ? "" : "@rotating-mean");
             table = kvl_calibration_table(a->calibration, a->layer, a->is_value, name, &num);
