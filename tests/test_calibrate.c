@@ -142,6 +142,13 @@ static void run_ok(const calibrate_options* o)
     cr_assert_eq(status, 0, "%s", message);
 }
 
+static int count_of(const char* text, const char* what)
+{
+    int count = 0;
+    for (; (text = strstr(text, what)) != NULL; text += strlen(what)) { count++; }
+    return count;
+}
+
 static void run_fails(const calibrate_options* o, const char* what)
 {
     char message[1024];
@@ -160,6 +167,24 @@ static char* read_bytes(const char* path, size_t* bytes)
     cr_assert(data != NULL && fread(data, 1, *bytes, file) == *bytes);
     fclose(file);
     return data;
+}
+
+// What a run says to people.
+static char* run_heard(const calibrate_options* o, const files* f)
+{
+    char message[1024], path[600];
+    size_t bytes;
+    snprintf(path, sizeof path, "%s.said", f->out);
+    const int before = dup(2);
+    cr_assert(before >= 0 && freopen(path, "w", stderr) != NULL);
+    const int status = calibrate_run(o, false, message, sizeof message);
+    fflush(stderr);
+    dup2(before, 2);
+    close(before);
+    cr_assert_eq(status, 0, "%s", message);
+    char* said = read_bytes(path, &bytes);
+    remove(path);
+    return said;
 }
 
 // Breaks when a run that goes on differs in a bit from one in a single go, with other threads too.
@@ -455,11 +480,27 @@ Test(calibrate, chooses_bits_of_layers)
     remove_files(&f);
 }
 
-static int count_of(const char* text, const char* what)
+// Breaks when --resume measures what the file has, or takes what is of another composition.
+Test(calibrate, resume_keeps_sensitivities)
 {
-    int count = 0;
-    for (; (text = strstr(text, what)) != NULL; text += strlen(what)) { count++; }
-    return count;
+    files f = make_files();
+    char spec[] = "kivi:bits=auto:2.75,g16", other[] = "kivi:bits=auto:3.25,g16";
+    char third[] = "kivi:bits=auto:3.25,g32";
+    char* specs[] = { spec };
+    calibrate_options o = options_for(&f, specs, 1);
+    char* said = run_heard(&o, &f);
+    cr_expect_eq(count_of(said, "sensitivities of layers are kept"), 0, "%s", said);
+    free(said);
+    o.resume = true;
+    specs[0] = other;
+    said = run_heard(&o, &f);
+    cr_expect_eq(count_of(said, "sensitivities of layers are kept"), 1, "%s", said);
+    free(said);
+    specs[0] = third;
+    said = run_heard(&o, &f);
+    cr_expect_eq(count_of(said, "sensitivities of layers are kept"), 1, "%s", said);
+    free(said);
+    remove_files(&f);
 }
 
 // Breaks when the page lacks a layer, a side, a head or a basis, or has a number that is none.

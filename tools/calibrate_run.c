@@ -52,6 +52,7 @@ typedef struct calibrator {
     eval_progress progress;
     model_gather_desc gather;
     kvl_statistics* total;
+    kvl_calibration* before;         // the file, where its statistics are whole
     fact facts[NUM_FACTS];
     calibrate_learn learn;           // used where o->learn asks for it
     char specs[MAX_FOR_BYTES + 1];   // what tables are made for, separated by "; "
@@ -214,6 +215,7 @@ typedef struct measured_bits {
     calibrator* c;
     char spec[CACHE_SPEC_BYTES];     // with 2 bits
     double* losses;                  // [num_layers, 2]; NULL: not yet
+    bool said;                       // that those of the file are kept
 } measured_bits;
 
 static bool on_bits(void* user, int done, int total)
@@ -255,6 +257,22 @@ static int measure_bits(measured_bits* bits, const kvl_calibration* cal)
 static kvl_status derive_sensitivity(const kvl_derive_args* a, float* out)
 {
     measured_bits* bits = a->user;
+    char name[CACHE_SPEC_BYTES + 16];
+    int64_t num = 0;
+    snprintf(name, sizeof name, "%s@%s", a->table, a->depends);
+    // What was measured on the same text, beside the same statistics, is not measured again.
+    const float* before =
+        bits->c->before != NULL
+            ? kvl_calibration_table(bits->c->before, a->layer, a->is_value, name, &num) : NULL;
+    if (before != NULL && num == a->num_kv_heads) {
+        if (!bits->said && !bits->c->progress.quiet) {
+            fprintf(stderr, "kvloom-calibrate: %s: its sensitivities of layers are kept\n",
+                    bits->c->o->out);
+        }
+        bits->said = true;
+        memcpy(out, before, (size_t)num * sizeof *out);
+        return KVL_OK;
+    }
     if (bits->losses == NULL && measure_bits(bits, a->calibration) != 0) {
         snprintf(a->message, a->message_bytes, "%s", bits->c->message);
         return KVL_UNSUPPORTED;
@@ -461,7 +479,12 @@ static int take_file(calibrator* c)
     if (status == 0) { status = failed(c, kvl_statistics_load(c->ctx, c->o->out, &stats)); }
     if (status == 0) { status = failed(c, kvl_statistics_merge(c->total, stats)); }
     kvl_statistics_free(stats);
-    kvl_calibration_free(cal);
+    if (status == 0 && c->done == c->windows &&
+        strcmp(kvl_calibration_text(cal, "kvloom"), KVLOOM_VERSION) == 0) {
+        c->before = cal;
+    } else {
+        kvl_calibration_free(cal);
+    }
     return status;
 }
 
@@ -690,6 +713,7 @@ int calibrate_run(const calibrate_options* options, bool quiet, char* message,
         status = options->num_merge > 0 ? run_merge(&c) : run_text(&c, quiet);
     }
     eval_text_free(&c.text);
+    kvl_calibration_free(c.before);
     kvl_statistics_free(c.total);
     kvl_context_destroy(c.ctx);
     model_close(c.m);
