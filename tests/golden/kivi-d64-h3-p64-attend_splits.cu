@@ -746,9 +746,6 @@ INLINE float v_read_value(const unsigned char* page, int row, int channel, uint3
 //   a.o_part    [num_queries, num_q_heads, parts, head_dim_v]  f32, normalised; of pages in the
 //               basis of the values' codec
 //   a.lse_part  [num_queries, num_q_heads, parts]  natural log; nothing visible: -inf and o = 0
-//
-// A strip of rows at a time, for the num_heads query heads of a KV head: a thread scores a token,
-// then adds up a channel.  Rows that are not visible are not read: whatever their memory holds.
 
 #line 1 "templates/cuda/visible.cuh"
 // visible.cuh -- which rows a query sees, and in which parts they are read.
@@ -793,7 +790,7 @@ INLINE visible see(const kvl__device_attend& a, int query)
     return v;
 }
 
-#line 12 "templates/cuda/attend_splits.cu"
+#line 9 "templates/cuda/attend_splits.cu"
 #line 1 "templates/cuda/softmax.cuh"
 // softmax.cuh -- online softmax of a strip of scores, one warp a head.
 //
@@ -857,20 +854,25 @@ INLINE void softmax_add(softmax* s, int rows, float cap)
     __syncthreads();
 }
 
-#line 13 "templates/cuda/attend_splits.cu"
+#line 10 "templates/cuda/attend_splits.cu"
+#line 1 "templates/cuda/windows.cuh"
+// windows.cuh -- attention over the 16-bit rows of a sequence, and what every part needs.
+//
+// A strip of rows at a time, for the num_heads query heads of a KV head: two threads score a row,
+// then each adds up a channel.
 
-#line 15 "templates/cuda/attend_splits.cu"
+#line 7 "templates/cuda/windows.cuh"
 enum { each = 1 };             // channels of a thread
 enum { slices = 2 };     // threads of a channel: tiles in turn
 
-#line 19 "templates/cuda/attend_splits.cu"
+#line 11 "templates/cuda/windows.cuh"
 // Floats of a query: one copy, or as many as keys may need.
 enum { q_floats = 1 * head_dim_k };
 
 typedef struct workspace {
-#line 24 "templates/cuda/attend_splits.cu"
+#line 16 "templates/cuda/windows.cuh"
     alignas(16) float q[num_heads][q_floats];
-#line 26 "templates/cuda/attend_splits.cu"
+#line 18 "templates/cuda/windows.cuh"
     float bias[4];       // of pages; read by fours
     softmax state;
 } workspace;
@@ -894,17 +896,17 @@ INLINE const float* load_queries(const kvl__device_attend& a, int query, int hea
 {
     const int64_t row = (query * (int64_t)gridDim.y + head) * num_heads;
     const float* from = (const float*)a.prepared + row * a.query_floats;
-#line 50 "templates/cuda/attend_splits.cu"
+#line 42 "templates/cuda/windows.cuh"
     from += copy * head_dim_k;
-#line 53 "templates/cuda/attend_splits.cu"
+#line 45 "templates/cuda/windows.cuh"
     float* q = w->q[0];
 #pragma unroll 1
     for (int i = threadIdx.x; i < num_heads * q_floats; i += cta_threads)
         q[i] = from[i / q_floats * (int64_t)a.query_floats + i % q_floats];
-#line 60 "templates/cuda/attend_splits.cu"
+#line 52 "templates/cuda/windows.cuh"
     for (int i = threadIdx.x; i < num_heads; i += cta_threads)
         w->state.slopes[i] = a.slopes ? ((const float*)a.slopes)[head * num_heads + i] : 0.0f;
-#line 66 "templates/cuda/attend_splits.cu"
+#line 58 "templates/cuda/windows.cuh"
     softmax_start(&w->state);
     __syncthreads();
     return q;
@@ -937,85 +939,6 @@ INLINE float dot(const float* a, const float* x, float sum)
     return sum;
 }
 
-// PAGES
-
-// Scores of this thread's row of a strip.
-INLINE void score_token(const kvl__device_seq* s, int head, int row, bool is_visible, int distance,
-                        const float* q, workspace* w)
-{
-    enum { heads = 3 };        // that a pass over the row serves
-    w->state.distance[threadIdx.x] = distance;
-#pragma unroll 1
-    for (int first = 0; first < num_heads; first += heads) {
-        float sums[heads];
-#pragma unroll
-        for (int h = 0; h < heads; ++h) sums[h] = 0.0f;
-        if (is_visible) {
-            const unsigned char* keys = page_at(s, row / page_size, head, 0);
-            const int lane = row % page_size;
-#line 117 "templates/cuda/attend_splits.cu"
-#pragma unroll 1
-            for (int at = 0; at < head_dim_k / 16; ++at) {
-                float x[16];
-                k_read_lane(keys, lane, at, x);
-#line 122 "templates/cuda/attend_splits.cu"
-                const float* of = q + first * q_floats + 0 + at * 16;
-#pragma unroll
-                for (int h = 0; h < heads; ++h) sums[h] = dot<16>(of + h * q_floats, x, sums[h]);
-            }
-        }
-#pragma unroll
-        for (int h = 0; h < heads; ++h) {
-#line 132 "templates/cuda/attend_splits.cu"
-            w->state.scores[first + h][threadIdx.x] = is_visible ? sums[h] : hidden_score();
-        }
-    }
-}
-
-// Values of the strip's rows [begin, end) join the outputs; rows are counted from its first.
-INLINE void add_values(const kvl__device_seq* s, int head, int strip, int begin, int end,
-                       const workspace* w, outputs* o)
-{
-#pragma unroll 1
-    for (int tile = slice_of(); tile * 16 < end; tile += slices) {
-        const int row = strip + tile * 16;
-        if (slice_of() >= slices || tile * 16 + 16 <= begin) continue;
-        const unsigned char* values = page_at(s, row / page_size, head, 1);
-#pragma unroll
-        for (int i = 0; i < each; ++i) {
-            float x[16];
-            if (channel_of(i) >= head_dim_v) continue;
-            v_read_lane(values, channel_of(i),
-                                                                row % page_size / 16, x);
-#pragma unroll
-            for (int t = 0; t < 16; ++t) {
-                const int at = tile * 16 + t;
-                if (at < begin || at >= end) x[t] = 0.0f;
-            }
-#pragma unroll
-            for (int h = 0; h < num_heads; ++h)
-                o->of[i][h] = dot<16>(w->state.scores[h] + tile * 16, x, o->of[i][h]);
-        }
-    }
-}
-
-INLINE void attend_pages(const kvl__device_attend& a, const kvl__device_seq* s, int head,
-                         int begin, int end, int64_t position, const float* q, workspace* w,
-                         outputs* o)
-{
-#pragma unroll 1
-    for (int strip = begin / 16 * 16; strip < end; strip += strip_rows) {
-        const int row = strip + threadIdx.x;
-        score_token(s, head, row, row >= begin && row < end,
-                    (int)(row + a.windows.sink_len - position), q, w);
-        softmax_add(&w->state, strip_rows, a.soft_cap);
-        shrink_outputs(w->state, o);
-        add_values(s, head, strip, most_of(0, begin - strip), least_of(strip_rows, end - strip), w,
-                   o);
-        __syncthreads();
-    }
-}
-
 // WINDOWS
 
 // Row `at` of the visible rows of the sink, then of the ring.
@@ -1023,7 +946,7 @@ INLINE const uint16_t* window_row(const kvl__device_attend& a, const head_window
                                   const visible& v, int side, int at)
 {
     const int in_sink = v.sink_end - v.sink_begin;
-#line 189 "templates/cuda/attend_splits.cu"
+#line 98 "templates/cuda/windows.cuh"
     const int64_t dim = side ? head_dim_v : head_dim_k;
     if (at < in_sink) return h.sink[side] + (v.sink_begin + at) * dim;
     return h.ring[side] + (v.tail_begin + at - in_sink) % a.windows.ring_rows * dim;
@@ -1101,7 +1024,7 @@ INLINE void store_part(const kvl__device_attend& a, int query, int head, int par
         w->state.shrink[h] = sum > 0.0f ? __fdividef(1.0f, sum) : 0.0f;
     }
     __syncthreads();
-#line 267 "templates/cuda/attend_splits.cu"
+#line 176 "templates/cuda/windows.cuh"
 #pragma unroll
     for (int h = 0; h < num_heads; ++h) w->state.scores[h][threadIdx.x] = o.of[0][h];
     __syncthreads();
@@ -1113,8 +1036,96 @@ INLINE void store_part(const kvl__device_attend& a, int query, int head, int par
             all += w->state.scores[h][slice * head_dim_v + channel];
         to[h * stride + channel] = all * w->state.shrink[h];
     }
-#line 285 "templates/cuda/attend_splits.cu"
+#line 194 "templates/cuda/windows.cuh"
 }
+
+#line 11 "templates/cuda/attend_splits.cu"
+#line 1 "templates/cuda/float_pages.cuh"
+// float_pages.cuh -- attention over the rows of pages, in floats.
+//
+// A strip of rows at a time, for the num_heads query heads of a KV head: a thread scores a token,
+// then adds up a channel.  Rows that are not visible are not read: whatever their memory holds.
+
+#line 7 "templates/cuda/float_pages.cuh"
+
+// Scores of this thread's row of a strip.
+INLINE void score_token(const kvl__device_seq* s, int head, int row, bool is_visible, int distance,
+                        const float* q, workspace* w)
+{
+    enum { heads = 3 };        // that a pass over the row serves
+    w->state.distance[threadIdx.x] = distance;
+#pragma unroll 1
+    for (int first = 0; first < num_heads; first += heads) {
+        float sums[heads];
+#pragma unroll
+        for (int h = 0; h < heads; ++h) sums[h] = 0.0f;
+        if (is_visible) {
+            const unsigned char* keys = page_at(s, row / page_size, head, 0);
+            const int lane = row % page_size;
+#line 25 "templates/cuda/float_pages.cuh"
+#pragma unroll 1
+            for (int at = 0; at < head_dim_k / 16; ++at) {
+                float x[16];
+                k_read_lane(keys, lane, at, x);
+#line 30 "templates/cuda/float_pages.cuh"
+                const float* of = q + first * q_floats + 0 + at * 16;
+#pragma unroll
+                for (int h = 0; h < heads; ++h) sums[h] = dot<16>(of + h * q_floats, x, sums[h]);
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < heads; ++h) {
+#line 40 "templates/cuda/float_pages.cuh"
+            w->state.scores[first + h][threadIdx.x] = is_visible ? sums[h] : hidden_score();
+        }
+    }
+}
+
+// Values of the strip's rows [begin, end) join the outputs; rows are counted from its first.
+INLINE void add_values(const kvl__device_seq* s, int head, int strip, int begin, int end,
+                       const workspace* w, outputs* o)
+{
+#pragma unroll 1
+    for (int tile = slice_of(); tile * 16 < end; tile += slices) {
+        const int row = strip + tile * 16;
+        if (slice_of() >= slices || tile * 16 + 16 <= begin) continue;
+        const unsigned char* values = page_at(s, row / page_size, head, 1);
+#pragma unroll
+        for (int i = 0; i < each; ++i) {
+            float x[16];
+            if (channel_of(i) >= head_dim_v) continue;
+            v_read_lane(values, channel_of(i),
+                                                                row % page_size / 16, x);
+#pragma unroll
+            for (int t = 0; t < 16; ++t) {
+                const int at = tile * 16 + t;
+                if (at < begin || at >= end) x[t] = 0.0f;
+            }
+#pragma unroll
+            for (int h = 0; h < num_heads; ++h)
+                o->of[i][h] = dot<16>(w->state.scores[h] + tile * 16, x, o->of[i][h]);
+        }
+    }
+}
+
+INLINE void attend_pages(const kvl__device_attend& a, const kvl__device_seq* s, int head,
+                         int begin, int end, int64_t position, const float* q, workspace* w,
+                         outputs* o)
+{
+#pragma unroll 1
+    for (int strip = begin / 16 * 16; strip < end; strip += strip_rows) {
+        const int row = strip + threadIdx.x;
+        score_token(s, head, row, row >= begin && row < end,
+                    (int)(row + a.windows.sink_len - position), q, w);
+        softmax_add(&w->state, strip_rows, a.soft_cap);
+        shrink_outputs(w->state, o);
+        add_values(s, head, strip, most_of(0, begin - strip), least_of(strip_rows, end - strip), w,
+                   o);
+        __syncthreads();
+    }
+}
+
+#line 12 "templates/cuda/attend_splits.cu"
 
 KERNEL attend_splits(const __grid_constant__ kvl__device_attend a)
 {

@@ -1,0 +1,87 @@
+// float_pages.cuh -- attention over the rows of pages, in floats.
+//
+// A strip of rows at a time, for the num_heads query heads of a KV head: a thread scores a token,
+// then adds up a channel.  Rows that are not visible are not read: whatever their memory holds.
+
+//% local copies = sides[1].copies
+
+// Scores of this thread's row of a strip.
+INLINE void score_token(const kvl__device_seq* s, int head, int row, bool is_visible, int distance,
+                        const float* q, workspace* w)
+{
+    enum { heads = $(plan.score_heads) };        // that a pass over the row serves
+    w->state.distance[threadIdx.x] = distance;
+#pragma unroll 1
+    for (int first = 0; first < num_heads; first += heads) {
+        float sums[heads];
+#pragma unroll
+        for (int h = 0; h < heads; ++h) sums[h] = 0.0f;
+        if (is_visible) {
+            const unsigned char* keys = page_at(s, row / page_size, head, 0);
+            const int lane = row % page_size;
+            //% if copies > 1 then
+            const uint32_t choice = k_read_choice(keys, lane);
+            //% end
+#pragma unroll 1
+            for (int at = 0; at < head_dim_k / 16; ++at) {
+                float x[16];
+                k_read_lane(keys, lane, at, x);
+                //% local basis = copies > 1 and "k_basis_of(choice, at * 16) * head_dim_k" or "0"
+                const float* of = q + first * q_floats + $(basis) + at * 16;
+#pragma unroll
+                for (int h = 0; h < heads; ++h) sums[h] = dot<16>(of + h * q_floats, x, sums[h]);
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < heads; ++h) {
+            //% if sides[1].shift then
+            sums[h] += w->bias[first + h];
+            //% end
+            w->state.scores[first + h][threadIdx.x] = is_visible ? sums[h] : hidden_score();
+        }
+    }
+}
+
+// Values of the strip's rows [begin, end) join the outputs; rows are counted from its first.
+INLINE void add_values(const kvl__device_seq* s, int head, int strip, int begin, int end,
+                       const workspace* w, outputs* o)
+{
+#pragma unroll 1
+    for (int tile = slice_of(); tile * 16 < end; tile += slices) {
+        const int row = strip + tile * 16;
+        if (slice_of() >= slices || tile * 16 + 16 <= begin) continue;
+        const unsigned char* values = page_at(s, row / page_size, head, 1);
+#pragma unroll
+        for (int i = 0; i < each; ++i) {
+            float x[16];
+            if (channel_of(i) >= head_dim_v) continue;
+            $(sides[2].in_keys and "v_read_column" or "v_read_lane")(values, channel_of(i),
+                                                                row % page_size / 16, x);
+#pragma unroll
+            for (int t = 0; t < 16; ++t) {
+                const int at = tile * 16 + t;
+                if (at < begin || at >= end) x[t] = 0.0f;
+            }
+#pragma unroll
+            for (int h = 0; h < num_heads; ++h)
+                o->of[i][h] = dot<16>(w->state.scores[h] + tile * 16, x, o->of[i][h]);
+        }
+    }
+}
+
+INLINE void attend_pages(const kvl__device_attend& a, const kvl__device_seq* s, int head,
+                         int begin, int end, int64_t position, const float* q, workspace* w,
+                         outputs* o)
+{
+#pragma unroll 1
+    for (int strip = begin / 16 * 16; strip < end; strip += strip_rows) {
+        const int row = strip + threadIdx.x;
+        score_token(s, head, row, row >= begin && row < end,
+                    (int)(row + a.windows.sink_len - position), q, w);
+        softmax_add(&w->state, strip_rows, a.soft_cap);
+        shrink_outputs(w->state, o);
+        add_values(s, head, strip, most_of(0, begin - strip), least_of(strip_rows, end - strip), w,
+                   o);
+        __syncthreads();
+    }
+}
