@@ -252,6 +252,8 @@ end
 local function add_bases(d, c, parts, config)
     -- A shift that depends on a row's position is the runtime's: kernels see rows without it.
     d.by_position = parts.shift and parts.shift.by_position
+    -- Keys that are turned when they are read: the runtime scores them, restored.
+    d.unrotated = parts.place and parts.place.unrotated
     d.shift = not d.by_position and parts.shift or nil
     d.tables, d.record_floats = derive_tables(c, parts)
     d.is_plain = not d.shift and not parts.transform      -- rows are stored as they come
@@ -377,6 +379,8 @@ function codec.derive(side, config, parts, isa)
     local path = parts.round.path and paths.derive(side, c, planes, along_lanes, isa)
     local level_bits = c.bits + (path and 1 or 0)
     local fold = choose_fold(raw, along_lanes, c.group_size)
+    local unrotated = parts.place and parts.place.unrotated
+    local math = unrotated and "f32" or config.math
     local d = {
         side = side, title = in_keys and "values in the keys" or is_key and "keys" or "values",
         is_key = is_key, in_keys = in_keys, raw = raw or "none",
@@ -388,7 +392,7 @@ function codec.derive(side, config, parts, isa)
         along_lanes = along_lanes,
         lane_extent = is_key and page_size or c.head_dim,
         word_extent = is_key and c.head_dim or page_size,
-        fold = fold, math = in_keys and "tile" or choose_math(fold, config.math, isa),
+        fold = fold, math = in_keys and "tile" or choose_math(fold, math, isa),
         planes = planes,
         layout = layout.side(c.bits, c.head_dim, page_size, raw and 0 or c.group_size, stored),
         scale_bytes = stored.scale_bytes, zero_bytes = stored.zero_bytes,

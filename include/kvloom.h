@@ -10,8 +10,8 @@
 //
 // WHAT IT IS NOT
 //
-// It does not run models, apply RoPE, or attend within a prompt for you: keys arrive as they will
-// be dotted with queries (after RoPE), and a prompt's own attention is the engine's
+// It does not run models, rotate queries, or attend within a prompt for you: keys arrive as they
+// will be dotted with queries (after RoPE), and a prompt's own attention is the engine's
 // (kvl_append_attend can do it too).  It does not choose positions, schedule sequences or own
 // threads beyond one pool a context.
 //
@@ -438,7 +438,7 @@ typedef struct kvl_layer_desc {
     float       softmax_scale;   // 0: 1 / sqrt(head_dim)
     float       soft_cap;        // 0: none
     int         window_len;      // a query sees the newest window_len rows, its own among them
-    const kvl_rope* rope;        // for calibration; NULL: not said, and not checked
+    const kvl_rope* rope;        // for calibration and k.place=pre_rope; NULL: not said
     const float* sink_logits;    // [num_q_heads] a learned logit that takes its share of a head's
                                  // softmax and has no value; -inf: none.  NULL: no head has one
     const float* alibi_slopes;   // [num_q_heads] slope * (position of key - position of query) is
@@ -893,7 +893,7 @@ typedef struct kvl_derive_args {
 typedef struct kvl_derivation {
     const char* stage;          // NULL: whatever stage asks
     const char* word;           // NULL: whatever word asks
-    const char* table;
+    const char* table;          // of keys before RoPE (place=pre_rope): "mean@pre_rope"
     kvl_status (*derive)(const kvl_derive_args* args, float* out);   // out [num_kv_heads, shape]
     void*       user;
 } kvl_derivation;
@@ -1097,6 +1097,7 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_device_args.h"
 #include "kvl_ref.h"
 #include "kvl_shift.h"
+#include "kvl_turn.h"
 #include "kvl_text.h"
 #include "kvl_lua.h"
 #include "kvl_isa.h"

@@ -70,7 +70,8 @@ typedef struct kvl__attend_args {
                                               // pages as prepare_query leaves it
     const float*                bias;         // [num_heads], joins scores of pages before the cap
     // Adds to scores [num_heads, stride], before the cap, what the shift of keys took from those of
-    // num rows, `row` counted as first_row.  Where keys are shifted by their positions; else NULL.
+    // num rows of a page, `row` counted as first_row.  Where keys are shifted by their positions;
+    // the whole score where they are turned by them; else NULL.
     void                      (*add_shifts)(void* shifts, int64_t row, int32_t num, float* scores,
                                             int64_t stride);
     void*                       shifts;

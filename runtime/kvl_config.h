@@ -88,10 +88,33 @@ KVL__FN int kvl__is_raw(const kvl__codec* c)
            c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_BF16;
 }
 
-// Whether rows are stored without what they have by their positions.
-KVL__FN int kvl__is_by_position(const kvl__codec* c)
+// Whether rows are stored without a mean that turns with their positions.
+KVL__FN int kvl__shifts_by_position(const kvl__codec* c)
 {
     return c->words[KVL__STAGE_SHIFT] == KVL__SHIFT_ROTATING_MEAN;
+}
+
+// Whether keys are stored as they were before RoPE.
+KVL__FN int kvl__is_unrotated(const kvl__codec* c)
+{
+    return c->words[KVL__STAGE_PLACE] == KVL__PLACE_PRE_ROPE;
+}
+
+// Whether what is stored of a row depends on its position.
+KVL__FN int kvl__is_by_position(const kvl__codec* c)
+{
+    return kvl__shifts_by_position(c) || kvl__is_unrotated(c);
+}
+
+// The stage and the word that make it so, for messages.
+KVL__FN const char* kvl__position_stage(const kvl__codec* c)
+{
+    return kvl__is_unrotated(c) ? "place" : "shift";
+}
+
+KVL__FN const char* kvl__position_word(const kvl__codec* c)
+{
+    return kvl__word_of(c, kvl__is_unrotated(c) ? KVL__STAGE_PLACE : KVL__STAGE_SHIFT)->name;
 }
 
 // Whether groups are paths through a trellis, whose levels are those of one bit more.
@@ -556,13 +579,17 @@ KVL__FN kvl_status kvl__check_folded(const kvl__parse* p, const kvl__codec* c, c
 KVL__FN kvl_status kvl__check_position(const kvl__parse* p, const kvl__codec* c, char side)
 {
     if (!kvl__is_by_position(c)) return KVL_OK;
-    const char* word = kvl__word_of(c, KVL__STAGE_SHIFT)->name;
-    if (c->words[KVL__STAGE_CHOOSE] != KVL__CHOOSE_NONE)
+    const char *stage = kvl__position_stage(c), *word = kvl__position_word(c);
+    if (kvl__is_unrotated(c) && kvl__shifts_by_position(c))
+        return KVL__SPEC_FAIL(p, "%c.place = %s: the mean of keys before RoPE does not turn: "
+                              "%c.shift = mean, not %s", side, word, side,
+                              kvl__word_of(c, KVL__STAGE_SHIFT)->name);
+    if (kvl__shifts_by_position(c) && c->words[KVL__STAGE_CHOOSE] != KVL__CHOOSE_NONE)
         return KVL__SPEC_FAIL(p, "%c.shift = %s: needs %c.choose = none, not %s", side, word, side,
                               kvl__word_of(c, KVL__STAGE_CHOOSE)->name);
     if (c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL && c->group_size > 256)
-        return KVL__SPEC_FAIL(p, "%cg%d: with %c.shift = %s groups along tokens must have at most "
-                              "256", side, c->group_size, side, word);
+        return KVL__SPEC_FAIL(p, "%cg%d: with %c.%s = %s groups along tokens must have at most "
+                              "256", side, c->group_size, side, stage, word);
     return KVL_OK;
 }
 
@@ -727,9 +754,10 @@ KVL__FN kvl_status kvl__values_in_keys(const kvl__parse* p, kvl__config* config)
         return KVL__SPEC_FAIL(p, "'%.*s': is for values, which are in the keys (values_in_keys)",
                               (int)strcspn(item + 1, ","), item + 1);
     if (kvl__is_by_position(&config->side[0]))
-        return KVL__SPEC_FAIL(p, "k.shift = %s: values that are in the keys (values_in_keys) would "
-                              "be shifted with them",
-                              kvl__word_of(&config->side[0], KVL__STAGE_SHIFT)->name);
+        return KVL__SPEC_FAIL(p, "k.%s = %s: values that are in the keys (values_in_keys) would "
+                              "be %s with them", kvl__position_stage(&config->side[0]),
+                              kvl__position_word(&config->side[0]),
+                              kvl__is_unrotated(&config->side[0]) ? "turned" : "shifted");
     if (config->side[0].words[KVL__STAGE_CHOOSE] != KVL__CHOOSE_NONE)
         return KVL__SPEC_FAIL(p, "k.choose = %s: values that are in the keys (values_in_keys) need "
                               "one basis of all keys",

@@ -299,13 +299,23 @@ KVL__FN kvl_status kvl__derive_fail(const kvl_derive_args* a, const char* what)
     return KVL_BAD_ARGUMENT;
 }
 
+// Whether the table is of keys before RoPE; a sensitivity is of the output.
+KVL__FN int kvl__derives_unrotated(const kvl_derive_args* a)
+{
+    return !a->is_value && a->codec && strcmp(a->stage, "bits") != 0 &&
+           kvl__is_unrotated((const kvl__codec*)a->codec);
+}
+
 KVL__FN kvl_status kvl__derive_mean(const kvl_derive_args* a, float* out)
 {
     const double* rows = kvl_statistics_get(a->stats, a->layer, 0, "rows", NULL);
     if (!(*rows > 0.0)) return kvl__derive_fail(a, "the statistics have no rows");
+    const int unrotated = kvl__derives_unrotated(a);
+    if (unrotated && !a->stats->layers[a->layer].turns)
+        return kvl__derive_fail(a, "needs to know how keys turn: kvl_layer_desc.rope");
     for (int h = 0; h < a->num_kv_heads; ++h) {
-        const double* sum = kvl_statistics_get(a->stats, a->layer, h,
-                                               a->is_value ? "value_sum" : "key_sum", NULL);
+        const double* sum = kvl_statistics_get(a->stats, a->layer, h, a->is_value ? "value_sum"
+                                               : unrotated ? "key_unrotated_sum" : "key_sum", NULL);
         for (int c = 0; c < a->head_dim; ++c) out[h * a->head_dim + c] = (float)(sum[c] / *rows);
     }
     return KVL_OK;
@@ -487,6 +497,7 @@ KVL__FN kvl_status kvl__derive_choice(const kvl_derive_args* a, float* out)
 
 static __attribute__((unused)) const kvl_derivation kvl__own_derivations[] = {
     { NULL, NULL, "mean", kvl__derive_mean, NULL },
+    { NULL, NULL, "mean@pre_rope", kvl__derive_mean, NULL },
     { NULL, NULL, "rotating_mean", kvl__derive_rotating_mean, NULL },
     { NULL, NULL, "queries", kvl__derive_queries, NULL },
     { NULL, NULL, "query_lse", kvl__derive_query_lse, NULL },
@@ -498,11 +509,13 @@ KVL__FN const kvl_derivation* kvl__derivation_find(const kvl_derive_desc* desc,
                                                    const kvl_derive_args* a)
 {
     const int num_own = (int)(sizeof kvl__own_derivations / sizeof kvl__own_derivations[0]);
+    char table[KVL__TENSOR_NAME];
+    snprintf(table, sizeof table, "%s%s", a->table, kvl__derives_unrotated(a) ? "@pre_rope" : "");
     for (int i = 0; i < desc->num_derivations + num_own; ++i) {
         const kvl_derivation* d = i < desc->num_derivations
             ? &desc->derivations[i] : &kvl__own_derivations[i - desc->num_derivations];
         if ((!d->stage || strcmp(d->stage, a->stage) == 0) &&
-            (!d->word || strcmp(d->word, a->word) == 0) && strcmp(d->table, a->table) == 0)
+            (!d->word || strcmp(d->word, a->word) == 0) && strcmp(d->table, table) == 0)
             return d;
     }
     return NULL;
@@ -520,8 +533,8 @@ KVL__FN kvl_status kvl__derive_table(kvl_calibration* cal, const kvl_derive_desc
     char name[KVL__TENSOR_NAME], message[512] = "";
     const kvl_derivation* d = kvl__derivation_find(desc, a);
     KVL__REQUIRE(ctx, d, KVL_UNSUPPORTED, "layer %d: %c.%s = %s: nothing here makes its table '%s' "
-                 "from statistics", w->layer, side, a->stage,
-                 a->word, a->table);
+                 "from statistics%s", w->layer, side, a->stage, a->word, a->table,
+                 kvl__derives_unrotated(a) ? ", which are of keys after RoPE" : "");
     // The whole sample: another codec may ask for more of it.
     const int num_samples = a->stats->layers[w->layer].heads[0].queries.num;
     if (kvl__is_sample_table(w->name) && a->shape[0] < num_samples) a->shape[0] = num_samples;

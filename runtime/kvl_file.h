@@ -173,10 +173,10 @@ KVL__FN kvl_status kvl__read_i64(kvl__stream* s, int64_t* x)
 typedef struct kvl__file_layer {
     uint32_t active, num_kv_heads, head_dim, head_dim_v;
     char     spec[KVL__SPEC_BYTES];
-    uint64_t calibration;          // hash of the layer's calibrated tables; 0: it has none
+    uint64_t calibration;          // hash of the layer's tables and angles; 0: it has none
 } kvl__file_layer;
 
-// Rows in codes are of no use with other tables than those that they were encoded with.
+// Rows in codes are of no use with other tables, or another RoPE, than they were encoded with.
 KVL__FN uint64_t kvl__records_hash(const kvl__layer* l)
 {
     uint64_t hash = l->fold_hash;
@@ -185,6 +185,7 @@ KVL__FN uint64_t kvl__records_hash(const kvl__layer* l)
                              sizeof(float);
         if (bytes) hash = XXH3_64bits_withSeed(l->tables[side], bytes, hash);
     }
+    if (l->turns) hash = XXH3_64bits_withSeed(l->turns, l->turns_bytes, hash);
     return hash;
 }
 
@@ -622,8 +623,8 @@ KVL__FN kvl_status kvl__match_layer(kvl_context* ctx, int index, const kvl__file
                  "layer %d: spec '%s' in the file, '%s' in the cache; with recode it is loaded "
                  "by way of full rows", index, f->spec, own.spec);
     KVL__REQUIRE(ctx, f->calibration == own.calibration, KVL_BAD_ARGUMENT,
-                 "layer %d: saved with another calibration than the cache has: the rows of '%s' "
-                 "can be read with their own alone", index, f->spec);
+                 "layer %d: saved with another calibration or RoPE than the cache has: the rows of "
+                 "'%s' can be read with their own alone", index, f->spec);
     return KVL_OK;
 }
 
@@ -1019,8 +1020,9 @@ KVL__FN kvl_status kvl__check_positions(const kvl__copy* c, const kvl__seq* seq)
         const kvl__layer* l = &c->to->layers[i];
         if (!l->active || !kvl__is_by_position(&l->config.side[0])) continue;
         KVL__REQUIRE(c->to->ctx, seq->layers[i].now.rows == c->first, KVL_UNSUPPORTED,
-                     "layer %d: k.shift = %s: row %lld would be row %lld here, and it must keep "
-                     "its number", i, kvl__word_of(&l->config.side[0], KVL__STAGE_SHIFT)->name,
+                     "layer %d: k.%s = %s: row %lld would be row %lld here, and it must keep "
+                     "its number", i, kvl__position_stage(&l->config.side[0]),
+                     kvl__position_word(&l->config.side[0]),
                      (long long)c->first, (long long)seq->layers[i].now.rows);
     }
     return KVL_OK;

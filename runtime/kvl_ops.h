@@ -8,6 +8,7 @@
 
 #include "kvl_prefix.h"
 #include "kvl_shift.h"
+#include "kvl_turn.h"
 
 // CREATION
 
@@ -202,6 +203,28 @@ KVL__FN kvl_status kvl__pools_configure(kvl_cache* cache, int64_t num_pages)
     return KVL_OK;
 }
 
+// Keys before RoPE need to know of it.
+KVL__FN kvl_status kvl__layer_needs_turns(kvl_context* ctx, int layer, const kvl_rope* rope,
+                                          kvl__layer* l)
+{
+    const kvl__codec* c = &l->config.side[0];
+    if (!kvl__is_unrotated(c)) return KVL_OK;
+    KVL__REQUIRE(ctx, rope, KVL_BAD_ARGUMENT, "layer %d: k.place = %s: needs to know how keys "
+                 "turn: kvl_layer_desc.rope = NULL", layer, kvl__position_word(c));
+    KVL__TRY(kvl__check_rope(ctx, layer, rope, c->head_dim));
+    l->turns_bytes = (uint64_t)(1 + c->head_dim / 2) * sizeof *l->turns;
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__layer_turns(kvl_cache* cache, kvl__layer* l, const kvl_rope* rope)
+{
+    if (l->turns_bytes == 0) return KVL_OK;
+    l->turns = (double*)kvl__cache_alloc(cache, l->turns_bytes);
+    if (!l->turns) return KVL_NO_MEMORY;
+    kvl__rope_turns(rope, l->config.side[0].head_dim, l->turns);
+    return KVL_OK;
+}
+
 // Fills the layers of a cache that has none of its kernels yet.
 KVL__FN kvl_status kvl__layers_configure(kvl_cache* cache, const kvl_cache_desc* desc)
 {
@@ -215,6 +238,7 @@ KVL__FN kvl_status kvl__layers_configure(kvl_cache* cache, const kvl_cache_desc*
         KVL__TRY(kvl__config_create(cache->ctx, i, &desc->layers[i], desc->spec,
                                     desc->calibration, &l->config));
         l->active = 1;
+        KVL__TRY(kvl__layer_needs_turns(cache->ctx, i, desc->layers[i].rope, l));
         l->softmax_scale = l->desc.softmax_scale > 0.0f
             ? l->desc.softmax_scale : 1.0f / sqrtf((float)l->desc.head_dim);
         kvl__layer_sizes(l, desc->keep_len);
@@ -259,6 +283,7 @@ KVL__PUBLIC void kvl_cache_free(kvl_cache* cache)
         kvl__cache_release(cache, cache->layers[i].pool, cache->layers[i].pool_bytes);
         kvl__cache_release(cache, cache->layers[i].records, cache->layers[i].record_bytes);
         kvl__cache_release(cache, cache->layers[i].head_numbers, cache->layers[i].head_bytes);
+        kvl__cache_release(cache, cache->layers[i].turns, cache->layers[i].turns_bytes);
     }
     kvl__cache_release(cache, cache->layers, (uint64_t)cache->num_layers * sizeof *cache->layers);
     KVL_ASSERT(cache->bytes == sizeof *cache);
@@ -295,6 +320,7 @@ KVL__FN kvl_status kvl__cache_build(kvl_cache* cache, const kvl_cache_desc* desc
     KVL__TRY(kvl__layers_configure(cache, desc));
     for (int i = 0; i < cache->num_layers; ++i) {
         KVL__TRY(kvl__layer_heads(cache, &cache->layers[i]));
+        KVL__TRY(kvl__layer_turns(cache, &cache->layers[i], desc->layers[i].rope));
         KVL__TRY(kvl__layer_records(cache, &cache->layers[i], desc->calibration));
     }
     for (int i = 0; cache->num_pages && i < cache->num_layers; ++i) {
@@ -687,8 +713,9 @@ KVL__FN void kvl__encode_by_position(const kvl__append_job* job, int thread, int
     for (int32_t done = 0; done < num_rows; done += a->num_rows) {
         a->num_rows = num_rows - done < room ? num_rows - done : room;
         a->first_row = first_row + done;
-        kvl__shift_rows(c, a->tables, position + done, rows + (int64_t)done * c->head_dim,
-                        a->num_rows, shifted);
+        const uint16_t* from = rows + (int64_t)done * c->head_dim;
+        if (l->turns) kvl__turn_rows_back(c, l->turns, position + done, from, a->num_rows, shifted);
+        else kvl__shift_rows(c, a->tables, position + done, from, a->num_rows, shifted);
         l->program.encode_keys(a);
     }
     a->num_rows = num_rows;
@@ -1098,6 +1125,22 @@ KVL__FN const kvl__query* kvl__query_of_item(const kvl__attend_job* job, int64_t
     return &job->cache->wave[lo];
 }
 
+// Pages whose keys are turned when they are read: scores are of restored keys, and the query stays
+// as it is.
+KVL__FN void kvl__attend_turned(const kvl__attend_job* job, const kvl__query* query,
+                                const kvl__basis_args* basis, kvl__attend_args* a)
+{
+    const kvl__layer* l = job->l;
+    kvl__turn_scores turns;
+    turns.decode = l->program.decode_keys;
+    turns.tables = basis->tables;
+    kvl__turn_scores_start(a, l->turns, l->config.side[0].head_dim,
+                           a->position + query->position, &turns);
+    a->add_shifts = kvl__turn_scores_add;
+    a->shifts = &turns;
+    l->program.attend_pages(a);
+}
+
 // Pages whose keys are stored without what they have by their positions.
 KVL__FN void kvl__attend_by_position(const kvl__attend_job* job, const kvl__query* query,
                                      kvl__basis_args* basis, kvl__attend_args* a)
@@ -1149,7 +1192,9 @@ KVL__FN void kvl__attend_item(void* arg, int64_t item, int thread)
         basis.bias = bias;
         basis.mass = NULL;
         basis.num_heads = heads;
-        if (kvl__is_by_position(&l->config.side[0])) {
+        if (l->turns) {
+            kvl__attend_turned(job, query, &basis, &a);
+        } else if (kvl__is_by_position(&l->config.side[0])) {
             kvl__attend_by_position(job, query, &basis, &a);
         } else {
             l->program.prepare_query(&basis);
@@ -1375,7 +1420,10 @@ KVL__FN void kvl__decode_side(const kvl__layer* l, const kvl__seq_layer* s, int 
     a->num_rows = num;
     (side ? l->program.decode_values : l->program.decode_keys)(a);
     const kvl__codec* c = &l->config.side[side];
-    for (int r = 0; a->rows && kvl__is_by_position(c) && r < num; ++r) {
+    for (int r = 0; a->rows && kvl__is_unrotated(c) && r < num; ++r)
+        kvl__turn_row(l->turns, c->head_dim, l->config.sink_len + row + r, 1,
+                      a->rows + r * c->head_dim);
+    for (int r = 0; a->rows && kvl__shifts_by_position(c) && r < num; ++r) {
         float shift[KVL__MAX_HEAD_DIM];
         kvl__shift_at(c, a->tables, l->config.sink_len + row + r, shift);
         for (int i = 0; i < c->head_dim; ++i) a->rows[r * c->head_dim + i] += shift[i];

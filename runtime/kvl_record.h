@@ -56,8 +56,9 @@ KVL__FN void kvl__table_side_text(const kvl__codec* c, int32_t depends, char* te
         return;
     }
     *text = 0;
-    if ((depends & KVL__DEPENDS_POSITION) && kvl__is_by_position(c))
+    if ((depends & KVL__DEPENDS_POSITION) && kvl__shifts_by_position(c))
         depends |= 1 << KVL__STAGE_SHIFT;
+    if (kvl__is_unrotated(c)) depends |= 1 << KVL__STAGE_PLACE;
     if ((depends & KVL__DEPENDS_PATH) && kvl__has_path(c))
         kvl__append_text(text, size, ",path");
     if (depends & KVL__DEPENDS_BITS) kvl__append_text(text, size, ",b%d", c->bits);
@@ -138,7 +139,7 @@ KVL__FN void kvl__table_want(const kvl__config* config, int layer, int side, int
     for (int i = 0; i < table->rank; ++i)
         w->shape[i] = kvl__table_size(c, stage, table->shape[i]);
     kvl__append_text(w->name, sizeof w->name, "%s", table->name);
-    if (table->depends) {
+    if (table->depends || kvl__is_unrotated(c)) {      // keys before RoPE have tables of their own
         char text[KVL__SIDE_BYTES];
         kvl__table_side_text(c, table->depends, text, sizeof text);
         if (*text) kvl__append_text(w->name, sizeof w->name, "@%s", text);

@@ -1421,9 +1421,10 @@ KVL__FN void kvl__ref_attend_pages(const kvl__attend_args* a)
     for (int64_t r = a->first_row; r < a->end_row; ++r) {
         const unsigned char* page = a->pages[r / a->page_size];
         const int64_t row = r % a->page_size;
-        kvl__decode_row(kc, &kl, page + a->k_offset, row, k);
+        if (kvl__is_unrotated(kc)) memset(k, 0, sizeof k);      // add_shifts scores it
+        else kvl__decode_row(kc, &kl, page + a->k_offset, row, k);
         kvl__decode_row(vc, &vl, page + a->v_offset, row, v);
-        const uint32_t choice = kvl__is_flagged(kc)
+        const uint32_t choice = kvl__is_flagged(kc) && !kvl__is_unrotated(kc)
             ? kvl__choice_of(kc, NULL, &kl, page + a->k_offset, row) : 0;
         const float* q = kvl__queries_of_row(a, kc, choice, chosen);
         memset(scores, 0, sizeof scores);

@@ -20,6 +20,22 @@ KVL__FN void kvl__rope_turns(const kvl_rope* rope, int head_dim, double* turns)
     }
 }
 
+// The channels of pair i, as turns counts them, of `dims` channels that turn.
+KVL__FN void kvl__pair_of(const double* turns, int dims, int i, int* a, int* b)
+{
+    const int halves = turns[0] != 0.0 && 2 * i < dims;
+    *a = halves ? i : 2 * i;
+    *b = halves ? i + dims / 2 : 2 * i + 1;
+}
+
+// Channels that turn, whole pairs.
+KVL__FN int kvl__turning_dims(const double* turns, int head_dim)
+{
+    int dims = 0;
+    for (int i = 0; i < head_dim / 2; ++i) dims = turns[1 + i] != 0.0 ? 2 * (i + 1) : dims;
+    return dims;
+}
+
 KVL__FN kvl_status kvl__check_rope(kvl_context* ctx, int layer, const kvl_rope* rope, int head_dim)
 {
     KVL__REQUIRE(ctx, rope->dims >= 0 && rope->dims <= head_dim && rope->dims % 2 == 0,

@@ -697,21 +697,6 @@ KVL__FN kvl__moment_rows kvl__moment_rows_of(const kvl__add_job* job, int moment
     return m;
 }
 
-// The channels of pair i, as kvl_rope.h counts them, of `dims` channels that turn.
-KVL__FN void kvl__pair_of(const double* turns, int dims, int i, int* a, int* b)
-{
-    const int halves = turns[0] != 0.0 && 2 * i < dims;
-    *a = halves ? i : 2 * i;
-    *b = halves ? i + dims / 2 : 2 * i + 1;
-}
-
-KVL__FN int kvl__turning_dims(const double* turns, int head_dim)
-{
-    int dims = 0;
-    for (int i = 0; i < head_dim / 2; ++i) dims = turns[1 + i] != 0.0 ? 2 * (i + 1) : dims;
-    return dims;
-}
-
 // Keys turned back to position 0.
 KVL__FN void kvl__add_unrotated(const kvl__add_job* job)
 {

@@ -15,6 +15,7 @@
 typedef struct fixture {
     char           name[256], spec[192], rows[64];      // rows: of a model, "" for test_rows
     int            choices;            // of keys, in a head
+    kvl_rope       rope;               // base 0: not said
     int            q_heads, kv_heads, dk, dv, soft_cap, window_len, sink, quantized;
     int            num_rows, num_queries, bits[2], groups[2], num_samples, samples[16];
     unsigned char* file;
@@ -34,6 +35,9 @@ static void fixture_header(fixture* f, char* text)
     cr_assert(at != NULL && sscanf(at, "\nspec %191s", f->spec) == 1, "%s: no spec", f->name);
     at = strstr(text, "\nrows ");
     cr_assert(!at || sscanf(at, "\nrows %63s", f->rows) == 1, "%s: no rows", f->name);
+    at = strstr(text, "\nrope ");
+    cr_assert(!at || sscanf(at, "\nrope %d %d %lf", &f->rope.split_halves, &f->rope.dims,
+                            &f->rope.base) == 3, "%s: no rope", f->name);
     f->q_heads = fixture_number(text, "\nnum_q_heads ");
     f->kv_heads = fixture_number(text, "\nnum_kv_heads ");
     f->dk = fixture_number(text, "\nhead_dim ");
@@ -205,7 +209,7 @@ static void check_attention(fixture* f, test_cache* c, kvl_seq seq, const char* 
     a.soft_cap = f->soft_cap;
     a.window_len = f->window_len;
     a.transformed = strstr(f->spec, "hadamard") != NULL || strstr(f->spec, "mean") != NULL ||
-                    strstr(f->spec, "flagrot") != NULL ||
+                    strstr(f->spec, "flagrot") != NULL || f->rope.base > 0 ||
                     strstr(f->spec, "transform=") != NULL;
     a.rounds = c->rounds;
     test_attention_run(&a);
@@ -230,6 +234,7 @@ static void check_fixture(const char* path, const test_target* target)
     kvl_layer_desc layer = test_layer(f.spec, f.q_heads, f.kv_heads, f.dk, f.dv);
     layer.soft_cap = (float)f.soft_cap;
     layer.window_len = f.window_len;
+    if (f.rope.base > 0) layer.rope = &f.rope;
     test_recorded recorded = { 0, 0, 0, NULL, NULL, test_calibration(TEST_TABLES) };
     if (f.rows[0]) recorded = test_recorded_rows(f.rows);
     test_cache c = test_open_calibrated(target, &layer, recorded.calibration);
@@ -263,10 +268,10 @@ static void check_fixture(const char* path, const test_target* target)
 // Whether a target has kernels for a fixture's spec.
 static int has_kernels(const char* path, const test_target* target)
 {
-    static const char* const lacking[] = { "feedback", "choose", "flagrot", "trellis" };
+    static const char* const lacking[] = { "feedback", "choose", "flagrot", "trellis", "pre_rope" };
     fixture f = fixture_read(path);
     int has = 1;
-    for (int i = 0; i < 4 && target->target == KVL_TARGET_CUDA; ++i)
+    for (int i = 0; i < 5 && target->target == KVL_TARGET_CUDA; ++i)
         has = has && !strstr(f.spec, lacking[i]);
     free(f.file);
     return has;
@@ -278,7 +283,7 @@ static void check_fixtures(const test_target* target, size_t step)
     static const char pattern[] = KVLOOM_TEST_ROOT "/tests/fixtures/codec_*.kvf";
     glob_t found;
     const int failed = glob(pattern, 0, NULL, &found);
-    cr_assert(failed == 0 && found.gl_pathc == 67, "%s: %zu fixtures, expected 67", pattern,
+    cr_assert(failed == 0 && found.gl_pathc == 71, "%s: %zu fixtures, expected 71", pattern,
               failed ? (size_t)0 : found.gl_pathc);
     for (size_t i = 0; i < found.gl_pathc; i += step)
         if (has_kernels(found.gl_pathv[i], target)) check_fixture(found.gl_pathv[i], target);

@@ -976,6 +976,7 @@ static test_attention attention_of(const test_cache* c)
                     strstr(c->info.spec, "mean") != NULL ||
                     strstr(c->info.spec, "flagrot") != NULL ||
                     strstr(c->info.spec, "choose") != NULL ||
+                    strstr(c->info.spec, "pre_rope") != NULL ||
                     strstr(c->info.spec, "transform=") != NULL;
     a.rounds = c->rounds;
     return a;

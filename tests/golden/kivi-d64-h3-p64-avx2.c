@@ -78,7 +78,8 @@ typedef struct kvl__attend_args {
                                               // pages as prepare_query leaves it
     const float*                bias;         // [num_heads], joins scores of pages before the cap
     // Adds to scores [num_heads, stride], before the cap, what the shift of keys took from those of
-    // num rows, `row` counted as first_row.  Where keys are shifted by their positions; else NULL.
+    // num rows of a page, `row` counted as first_row.  Where keys are shifted by their positions;
+    // the whole score where they are turned by them; else NULL.
     void                      (*add_shifts)(void* shifts, int64_t row, int32_t num, float* scores,
                                             int64_t stride);
     void*                       shifts;
@@ -2997,59 +2998,60 @@ INLINE void fetch_part(const unsigned char* next, int64_t bytes, int i, int part
     for (int64_t at = bytes * i / parts; at < end; at += 64) __builtin_prefetch(next + at);
 }
 
-#line 26 "templates/host/attend_pages.c"
+#line 34 "templates/host/attend_pages.c"
 // What the 16-bit queries left joins a tile's scores.
 static NOINLINE void add_fine(const float* q, const unsigned char* keys, int tile, workspace* w,
                               float* scores)
 {
     LINE float fine[num_heads][16];
-#line 34 "templates/host/attend_pages.c"
+#line 42 "templates/host/attend_pages.c"
     (void)q;
-#line 36 "templates/host/attend_pages.c"
+#line 44 "templates/host/attend_pages.c"
     k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, &w->k.fine, fine[0], 16);
     for (int head = 0; head < num_heads; ++head)
         for (int i = 0; i < 16; ++i) scores[head * strip_words + i] += fine[head][i];
 }
 
-#line 42 "templates/host/attend_pages.c"
+#line 51 "templates/host/attend_pages.c"
 // Scores of the tiles of rows [first, end) of a page's keys; the strip begins at row `base`.
 static void score_tiles(const float* q, const unsigned char* keys, const unsigned char* next,
                         int base, int first, int end, workspace* w)
 {
     for (int tile = first / 16; tile * 16 < end; ++tile) {
         float* scores = &w->scores[0][tile * 16 - base];
-#line 49 "templates/host/attend_pages.c"
+#line 58 "templates/host/attend_pages.c"
         fetch_part(next, k_page_bytes, tile, page_size / 16);
-#line 55 "templates/host/attend_pages.c"
+#line 64 "templates/host/attend_pages.c"
         if (tile == first / 16 || k_fold_is_due(tile)) k_fold_dots(keys, tile, &w->k);
-#line 59 "templates/host/attend_pages.c"
+#line 68 "templates/host/attend_pages.c"
         k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, &w->k.main, scores, strip_words);
         if (w->k.needs_fine) add_fine(q, keys, tile, w, scores);
-#line 84 "templates/host/attend_pages.c"
+#line 93 "templates/host/attend_pages.c"
     }
 }
+#line 96 "templates/host/attend_pages.c"
 
-#line 88 "templates/host/attend_pages.c"
+#line 98 "templates/host/attend_pages.c"
 // Values of rows [first, end) join o, times the weights of a strip that begins at row `base`.  Rows
 // that are not visible have weight zero, and codes are numbers whatever their memory holds.
 static void add_values(const unsigned char* values, const unsigned char* next, int base, int first,
                        int end, workspace* w, float* o)
 {
-#line 94 "templates/host/attend_pages.c"
+#line 104 "templates/host/attend_pages.c"
     v_set_plain(w->scores[0], &w->v);
-#line 98 "templates/host/attend_pages.c"
+#line 108 "templates/host/attend_pages.c"
     for (int at = 0; at < head_dim_v / 16; ++at) {
-#line 100 "templates/host/attend_pages.c"
+#line 110 "templates/host/attend_pages.c"
         fetch_part(next, v_page_bytes, at, head_dim_v / 16);
-#line 105 "templates/host/attend_pages.c"
+#line 115 "templates/host/attend_pages.c"
         if (at == 0 || v_fold_is_due(at))
             v_fold_dots(values, at, base, first - base, end - base, w->scores[0], &w->v);
-#line 108 "templates/host/attend_pages.c"
+#line 118 "templates/host/attend_pages.c"
         v_dot_cells(values, at, first / 16, (end + 15) / 16, base / 16, &w->v.main, o + at * 16,
                     head_dim_v);
     }
 }
-#line 168 "templates/host/attend_pages.c"
+#line 178 "templates/host/attend_pages.c"
 
 // Rows [first, end) of one page, inside the strip that begins at row `base`.  position: of the
 // page's first row, counted from the query's.
@@ -3057,15 +3059,16 @@ static void attend_strip(const kvl__attend_args* a, const unsigned char* page,
                          const unsigned char* next, int64_t position, int base, int first, int end,
                          softmax* state, workspace* w)
 {
+#line 188 "templates/host/attend_pages.c"
     score_tiles(a->q, page + a->k_offset, next + a->k_offset, base, first, end, w);
-#line 179 "templates/host/attend_pages.c"
+#line 193 "templates/host/attend_pages.c"
     for (int head = 0; head < num_heads; ++head) {
-#line 184 "templates/host/attend_pages.c"
+#line 198 "templates/host/attend_pages.c"
         const float shrink = softmax_add(state, a, head, w->scores[head], strip_words,
                                          first - base, end - base, position + base);
-#line 187 "templates/host/attend_pages.c"
+#line 201 "templates/host/attend_pages.c"
         if (shrink < 1.0f) v_shrink_rest(&w->v, head, shrink);
-#line 191 "templates/host/attend_pages.c"
+#line 205 "templates/host/attend_pages.c"
     }
     add_values(page + a->v_offset, next + a->v_offset, base, first, end, w, a->o);
 }
@@ -3076,12 +3079,12 @@ static void attend_pages(const kvl__attend_args* a)
     const int64_t num_pages = (a->end_row + page_size - 1) / page_size;
     softmax state;
     softmax_start(&state, a->o);
-#line 202 "templates/host/attend_pages.c"
+#line 216 "templates/host/attend_pages.c"
     k_start_dots(a->q, &w->k);
-#line 207 "templates/host/attend_pages.c"
+#line 221 "templates/host/attend_pages.c"
     int num_strips = 0;
     v_start_dots(&w->v);
-#line 210 "templates/host/attend_pages.c"
+#line 224 "templates/host/attend_pages.c"
     for (int64_t row = a->first_row; row < a->end_row;) {
         const int64_t at = row / page_size, left = a->end_row - at * page_size;
         const int64_t after = at + 1 < num_pages ? at + 1 : at;
@@ -3089,14 +3092,14 @@ static void attend_pages(const kvl__attend_args* a)
         const int end = left < base + strip_rows ? (int)left : base + strip_rows;
         attend_strip(a, a->pages[at], a->pages[after], a->position + at * page_size, base, first,
                      end, &state, w);
-#line 218 "templates/host/attend_pages.c"
+#line 232 "templates/host/attend_pages.c"
         if (++num_strips % 16 == 0) v_add_rest(&w->v, a->o);
-#line 220 "templates/host/attend_pages.c"
+#line 234 "templates/host/attend_pages.c"
         row = at * page_size + end;
     }
-#line 223 "templates/host/attend_pages.c"
+#line 237 "templates/host/attend_pages.c"
     v_add_rest(&w->v, a->o);
-#line 225 "templates/host/attend_pages.c"
+#line 239 "templates/host/attend_pages.c"
     softmax_finish(&state, a->o, a->lse);
 }
 

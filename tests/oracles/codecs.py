@@ -457,7 +457,8 @@ def decode(encoded, side, head=0):
 def _side(bits, group, axis, fit, levels, meta, rounding="nearest"):
     return {"bits": bits, "group": group, "axis": axis, "fit": fit, "levels": levels,
             "meta": meta, "round": rounding, "transform": 0, "dense": "", "shift": "none",
-            "choose": "none", "choose_piece": 0, "score": "none", "tables": {}}
+            "choose": "none", "choose_piece": 0, "score": "none", "place": "post_rope",
+            "rope": None, "tables": {}}
 
 
 def _copy(side):
@@ -535,6 +536,20 @@ def num_quantized(num_rows, sink, recent, chunk):
     return max(0, num_rows - sink - recent) // chunk * chunk
 
 
+# Keys before RoPE
+
+def turn(x, positions, rope, direction):
+    """float64 x [n, d], row i turned to positions[i], or back from it (direction -1)."""
+    halves, dims, base = rope
+    pair = np.arange(dims // 2)
+    a, b = (pair, pair + dims // 2) if halves else (2 * pair, 2 * pair + 1)
+    angles = np.asarray(positions, F64)[:, None] * F64(base) ** (-2.0 * pair / dims)
+    c, s = np.cos(angles), direction * np.sin(angles)
+    y = x.astype(F64)
+    y[:, a], y[:, b] = x[:, a] * c - x[:, b] * s, x[:, b] * c + x[:, a] * s
+    return y
+
+
 # A cache of one layer
 
 def cache_rows(x, side, windows):
@@ -544,9 +559,15 @@ def cache_rows(x, side, windows):
     sink = windows["sink"]
     nq = num_quantized(len(x), sink, windows["recent"], windows["chunk"])
     encoded = []
+    at, unrotated = np.arange(sink, sink + nq), side["place"] == "pre_rope"
     for head in range(x.shape[1]):
-        encoded.append(encode(held[sink:sink + nq, head], side, head))
-        rows[sink:sink + nq, head] = decode(encoded[-1], side, head)
+        kept = held[at, head]
+        if unrotated:
+            kept = window_rows(turn(kept.astype(F64), at, side["rope"], -1).astype(F32),
+                               windows["rows"])
+        encoded.append(encode(kept, side, head))
+        back = decode(encoded[-1], side, head)
+        rows[at, head] = turn(back, at, side["rope"], 1) if unrotated else back
     return rows, encoded
 
 

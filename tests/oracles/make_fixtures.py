@@ -18,7 +18,8 @@
 #
 # Inputs are not stored: class Lcg below and test_rows in test_support.c make the same numbers, as
 # integers times a power of two, so that no rounding depends on the language.  Where there is a line
-# `rows NAME`, keys, values and calibrated tables are those of rows_NAME.bin (record_rows.py).
+# `rope HALVES DIMS BASE`, keys turn so (kvl_rope).  Where there is a line `rows NAME`, keys, values
+# and calibrated tables are those of rows_NAME.bin (record_rows.py).
 
 import importlib.util
 import os
@@ -119,9 +120,21 @@ CASES = [
     ("choose_fixed", "flagrot-kivi:k.choose=fixed,",         4, 2, 128,  64, 32, 1, 0.0, 0),
     ("choose_auto_fixed", "flagrot-auto:k.choose=fixed,k.meta=8bit,",
                                                              4, 2,  96,  64, 32, 1, 0.0, 0),
+    ("pre_rope",   "kivi:k2,v3,k.place=pre_rope,",           4, 2,  64,  64, 64, 2, 0.0, 0),
+    ("pre_rope_part", "rtn:k4,v2,k.place=pre_rope,k.transform=hadamard,shift=mean,meta=f16,",
+                                                             3, 1,  96,  32, 32, 1, 30.0, 0),
+    ("pre_rope_raw", "f16:k.place=pre_rope,",                2, 1,  32,  32, 32, 1, 0.0, 0),
+    ("pre_rope_bf16", "kivi:k3,v4,vg16,k.place=pre_rope,fit=search,rows=bf16,",
+                                                             6, 1,  80,  32, 32, 1, 0.0, 40),
     ("mean_had",   "kivi:k2,v4,shift=mean,k.transform=hadamard32,",
                                                              3, 1,  96,  64, 32, 1, 0.0, 0),
 ]
+
+# RoPE of keys, where the place is before it: name -> split halves, channels that turn, base
+ROPES = {
+    "pre_rope": (0, 64, 1000.0), "pre_rope_part": (1, 48, 10000.0), "pre_rope_raw": (1, 32, 100.0),
+    "pre_rope_bf16": (0, 80, 500000.0),
+}
 
 # The same for rows of a model: name, rows, spec, q heads, soft_cap
 REAL_CASES = [
@@ -298,6 +311,7 @@ def make(case, source=None):
     sink, recent = (2, 6) if plain else (4, 20)
     spec += f"sink={sink},recent={recent},chunk=32"
     key, value, windows = oracle.parse_spec(spec, dk, dv)
+    key["rope"] = ROPES.get(name)
     n = sink + recent + quantized + 9
     if source:
         kx, vx = source[1].k[:n], source[1].v[:n]
@@ -319,6 +333,7 @@ def make(case, source=None):
     groups = [0 if e[0]["scales"] is None else e[0]["scales"].size for e in (k_heads, v_heads)]
     lines = [
         "kvloom_fixture 1", f"spec {spec}", *([f"rows {source[0]}"] if source else []),
+        *(["rope %d %d %g" % key["rope"]] if key["rope"] else []),
         f"num_q_heads {hq}", f"num_kv_heads {hkv}",
         f"head_dim {dk}", f"head_dim_v {dv}", f"soft_cap {int(cap)}", f"window_len {window}",
         f"num_rows {n}", f"sink {sink}", f"quantized {quantized}", f"num_queries {queries}",
