@@ -250,7 +250,8 @@ end
 
 -- Adds what leads from a row to the numbers that are fitted, and the tables of all parts.
 local function add_bases(d, c, parts, config)
-    -- A shift that depends on a row's position is the runtime's: kernels see rows without it.
+    -- On the host a shift that depends on a row's position is the runtime's: kernels see rows
+    -- without it.
     d.by_position = parts.shift and parts.shift.by_position
     -- Keys that are turned when they are read: the runtime scores them, restored.
     d.unrotated = parts.place and parts.place.unrotated
@@ -289,6 +290,45 @@ local function add_bases(d, c, parts, config)
 end
 
 local shared_bytes = 48 * 1024                      -- what a CTA has on every device
+local cta_threads = 128
+
+-- How a device finds paths: a team of lanes has a group, a lane one state of it or two.  Of each
+-- step which way led into each state is kept, a bit a state; then the level and bit 0 of the code.
+local function add_teams(d)
+    local states = d.path.states
+    d.team = states < 32 and states or 32
+    d.states_held = states // d.team
+    d.step_type = ("uint%d_t"):format(states < 8 and 8 or states)
+    d.step_bytes = (states < 8 and 8 or states) // 8
+end
+
+-- What encoding of paths keeps in shared memory: what the teams of path_warps warps have; and of
+-- groups along tokens the values of `slice` channels, as many as there is room for.
+local function add_paths(d, c)
+    local along, dim = c.axis == "per_channel", c.head_dim
+    local rows = 4 * (along and 8 or 16) * (dim + 1)
+    d.path_warps = 8
+    repeat
+        d.path_warps = d.path_warps // 2
+        local teams = d.path_warps * 32 // d.team
+        local left = shared_bytes - rows - teams * 2 * c.group_size * d.step_bytes
+        d.slice = (left // (4 * c.group_size) - 1) // 16 * 16
+        if dim < d.slice then d.slice = dim end
+    until d.path_warps == 1 or left >= 0 and (not along or d.slice >= 16)
+end
+
+-- The same for feedback, beside `bytes` of columns.  Along channels `way_teams` tokens at a time
+-- have errors and codes of all ways, and all tokens a group's sums of the errors before it.
+local function add_ways(d, c, bytes)
+    local room, n = shared_bytes - bytes, c.group_size
+    d.path_warps = 1
+    if c.axis == "per_channel" then return bytes + 32 // d.team * 2 * n * d.step_bytes end
+    d.way_teams = cta_threads // d.team
+    local function way_bytes() return 4 * n * 16 + d.way_teams * n * d.path.states * 5 end
+    while d.way_teams > 32 // d.team and way_bytes() > room do d.way_teams = d.way_teams // 2 end
+    local search = d.searches and 32 // d.team * 2 * n * d.step_bytes or 0
+    return bytes + (way_bytes() > search and way_bytes() or search)
+end
 
 -- What rounding with feedback keeps in shared memory on a device: `room` rows as columns, with
 -- their errors where there is room for them; else errors are computed from codes.
@@ -301,6 +341,7 @@ local function add_columns(d, side, config)
     d.tile_floats = most(8 * (dim + 1), dim * d.room // 4 + 1)
     local grids = along and 2 * dim + 3 * d.room or 3 * dim // c.group_size * d.room
     local bytes = 4 * (d.column_floats + d.tile_floats + grids) + 2 * dim
+    if d.path then bytes = add_ways(d, c, bytes) end
     d.keeps_errors = bytes + 4 * d.column_floats <= shared_bytes
     if config.target == "cuda" and bytes > shared_bytes then
         refuse("%s.round = %s%d: %d rows of %d channels take %d bytes of shared memory, and a "
@@ -309,12 +350,15 @@ local function add_columns(d, side, config)
 end
 
 -- Adds how levels, what scales are multiplied with, come out of a cell: `code` and `pair` are
--- expressions of what reads() names, from `cell` and `lane`; reads is told what the cell's word16
--- is called.
+-- expressions of what reads() names, from `cell` and `lane`; `stored` are codes as they lie there.
+-- reads is told what the cell's word16 is called.
 local function add_codes(d, planes)
     local path = d.path
-    d.words, d.code, d.pair = derive_words(planes), {}, {}
-    for i = 0, 15 do d.code[i + 1] = path and path.code(i) or code_expr(planes, i) end
+    d.words, d.stored, d.code, d.pair = derive_words(planes), {}, {}, {}
+    for i = 0, 15 do
+        d.stored[i + 1] = code_expr(planes, i)
+        d.code[i + 1] = path and path.code(i) or d.stored[i + 1]
+    end
     d.odd_shift, d.high_pair = path and 0 or odd_shift(planes, d.bits, d.head_dim), {}
     for k = 0, 7 do
         d.pair[k + 1] = path and path.pair(k) or pair_expr(planes, k, 0)
@@ -347,23 +391,11 @@ local function add_codes(d, planes)
     end
 end
 
--- Raises a refusal unless a target has kernels for the parts.
-local function check_target(side, config, parts)
-    for _, stage in ipairs(config.target == "cuda" and stages or {}) do
-        local part = parts[stage.name]
-        if part and part.host_only then
-            refuse("%s.%s = %s: has no kernel of target cuda", side, stage.name,
-                   config[side][stage.name])
-        end
-    end
-end
-
 -- Returns the codec of side "k" or "v".  `parts[stage]` is the part of each stage that is not left
 -- out.
 function codec.derive(side, config, parts, isa)
     local c, page_size = config[side], config.page_size
     check_parts(side, c, parts)
-    check_target(side, config, parts)
     check_shape(side, config, parts)
     if parts.choose then check_choice(side, c, parts) end
 
@@ -410,7 +442,9 @@ function codec.derive(side, config, parts, isa)
     }
     d.work = ({ int = "dots", tile = "tile", float = "folded" })[d.math]   -- a type
     add_bases(d, c, parts, config)
-    if d.feedback then add_columns(d, side, config) end
+    if path then add_teams(d) end
+    if d.feedback then add_columns(d, side, config)
+    elseif path and config.target == "cuda" then add_paths(d, c) end
     add_codes(d, planes)
     d.lane_numbers = number_list(isa.lanes)
     d.stat_names, d.stat_items, d.stat_parameters = list_stats(parts.fit)

@@ -296,10 +296,12 @@ KVL__FN int64_t kvl__device_splits(const kvl__config* c, int64_t pages)
     return (pages + each - 1) / each;
 }
 
-// A query's copies: plain, and in each basis that keys may be in.
+// A query's copies: plain, and in each basis that keys may be in.  Then, where keys are shifted by
+// their positions, two floats and an angle of 64 bits a channel, and a count.
 KVL__FN int64_t kvl__query_floats(const kvl__codec* c)
 {
-    return kvl__max_i64(2, kvl__query_copies(c)) * c->head_dim;
+    const int64_t copies = kvl__max_i64(2, kvl__query_copies(c)) * c->head_dim;
+    return copies + (kvl__is_by_position(c) ? 4 * c->head_dim + 4 : 0);
 }
 
 // Bytes of workspace that query rows of a layer take.

@@ -37,6 +37,13 @@ static const shape shapes[] = {
     { "flagrot-auto:k.choose=fixed,k.axis=per_channel,kg16,k.score=channel,recent=3", 1, 1, 32, 32,
       40, 0, 0 },
     { "loom:g16,sink=1,recent=4", 4, 1, 48, 48, 60, 0, 0 },
+    { "kivi:k2,v3,g16,round=trellis8,sink=1,recent=4", 4, 1, 48, 48, 50, 0, 0 },
+    { "rtn:k1,v4,k.axis=per_channel,k.round=trellis64,v.round=trellis16,v.fit=search,sink=0,"
+      "recent=0", 2, 1, 32, 32, 32, 0, 0 },
+    { "kivi:g16,k.round=feedback_trellis4,k.fit=search,v.round=feedback_trellis8,recent=3", 2, 1,
+      32, 48, 36, 0, 0 },
+    { "kivi:k4,v2,g16,k.shift=rotating-mean,k.transform=hadamard16,sink=3,recent=9", 4, 2, 64, 32,
+      100, 30, 0 },
     // From here on with KVLOOM_TEST_ALL=1 alone.
     { "kivi:k4,v4,vg16,k.levels=midpoint,k.fit=rms,v.meta=e4m3,sink=1,recent=3", 16, 2, 80, 80, 200,
       0, 30 },
@@ -56,11 +63,24 @@ static const shape shapes[] = {
     { "kivi:k.round=feedback3,k.transform=hadamard,kg12,chunk=48", 7, 1, 96, 64, 240, 0, 0 },
     { "kivi:round=feedback1,k3,kg24,chunk=24,vg8,v.fit=clip90", 4, 1, 80, 64, 300, 0, 0 },
     { "kivi:fit=search,meta=log4,k5,v6", 4, 1, 192, 64, 300, 0, 0 },
+    { "kivi:k4,v1,g64,round=trellis32,rows=bf16,sink=1,recent=4", 7, 1, 256, 64, 200, 0, 0 },
+    { "kivi:k3,v2,kg256,vg96,k.round=trellis4,v.round=trellis64,page=256,sink=0,recent=0", 1, 1, 96,
+      96, 300, 0, 20 },
+    { "wush:b4,g32,round=trellis16,transform=hadamard,sink=1,recent=4", 4, 1, 64, 128, 80, 0, 0 },
+    { "rtn:b3,g48,v.axis=per_channel,fit=search,round=trellis8,sink=1,recent=4", 2, 1, 96, 48, 150,
+      0, 0 },
+    { "loom:round=feedback_trellis8,sink=1,recent=4", 4, 2, 128, 128, 100, 0, 0 },
+    { "loom:b1,g64,round=feedback_trellis32,sink=1,recent=4", 1, 1, 64, 256, 200, 0, 0 },
+    { "loom:b3,g32,meta=e4m3,k.axis=per_token,v.axis=per_channel,round=feedback_trellis64,recent=4",
+      1, 1, 64, 64, 100, 0, 0 },
+    { "kivi:k.axis=per_token,k2,v4,g16,round=feedback_trellis16,k.fit=search,recent=3", 3, 1, 80,
+      80, 60, 0, 0 },
+    { "loom:k.shift=rotating-mean,rows=bf16,sink=0,recent=0", 16, 1, 256, 64, 150, 0, 40 },
     { "oscar:sink=1,recent=8", 8, 2, 128, 64, 120, 0, 0 },
     { "wush:sink=1,recent=8,g16", 8, 2, 64, 64, 100, 0, 0 },
     { "quest:sink=1,recent=8", 8, 2, 64, 64, 100, 0, 0 },
 };
-enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0], CI_SHAPES = 14 };
+enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0], CI_SHAPES = 18 };
 
 static int all_shapes(void)
 {
@@ -212,6 +232,9 @@ Test(cuda, values_in_keys)
     check_latent("rtn:k3,kg16,k.transform=hadamard,k.shift=mean,recent=9", 8, 128, 64);
     check_latent("f16:sink=4,recent=20", 16, 576, 512);
     check_latent("loom:recent=8", 3, 96, 96);
+    check_latent("kivi:k3,round=trellis8,recent=8", 3, 96, 64);
+    check_latent("rtn:k2,kg32,round=trellis64,recent=8", 2, 64, 64);
+    check_latent("rtn:k1,kg48,k.shift=rotating-mean,round=feedback_trellis8,recent=8", 2, 96, 48);
 }
 
 // BATCHES

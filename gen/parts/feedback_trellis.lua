@@ -17,7 +17,7 @@
 
 return { stage = "round", name = "feedback_trellis", text = "a path, and errors move on",
          levels = "affine", number = "states", number_usual = 8, number_least = 4, number_most = 64,
-         feedback = true, host_only = true, path = true, sweeps = 1,
+         feedback = true, path = true, sweeps = 1,
          tables = { { name = "feedback_factor", shape = { "dim", "dim" },
                       per_codec = { "position", "transform", "base", "path" } },
                     { name = "feedback_price", shape = { "dim", "dim" },

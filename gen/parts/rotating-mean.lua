@@ -12,10 +12,10 @@
 -- position is its number in the sequence.
 --
 -- The table has four rows of dim numbers: mean, side, angle and the number of the channel's
--- partner, its own where it does not turn.  The arithmetic is the runtime's (kvl_shift.h): kernels
--- see y.
+-- partner, its own where it does not turn.  Angles are multiplied, and R_t m summed up, in double.
+-- On the host that is the runtime's (kvl_shift.h), and kernels see y.
 
 return { stage = "shift", name = "rotating-mean",
          text = "subtract the calibrated mean of keys before RoPE, turned to their position",
-         side = "k", host_only = true, by_position = true,
+         side = "k", by_position = true,
          tables = { { name = "rotating_mean", shape = { 4, "dim" } } } }

@@ -21,4 +21,4 @@
 
 return { stage = "round", name = "trellis", text = "a path: codes choose each other's sub-grid",
          levels = "affine", number = "states", number_usual = 8, number_least = 4, number_most = 64,
-         host_only = true, path = true }
+         path = true }

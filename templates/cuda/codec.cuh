@@ -34,7 +34,7 @@ INLINE void $(s "get_codes")(const unsigned char* cell, int lane, uint32_t* q)
     //% if codec.raw ~= "none" then
     q[$(i)] = read_u16(cell + $(32 * i) + lane * 2);
     //% else
-    q[$(i)] = $(codec.code[i + 1]);
+    q[$(i)] = $(codec.stored[i + 1]);
     //% end
     //% end
 }
@@ -60,6 +60,14 @@ INLINE void $(s "put_codes")(unsigned char* cell, int lane, const uint32_t* q, b
     //% end
 }
 
+//% if not codec.path then
+// What scales are multiplied with.
+INLINE void $(s "get_levels")(const unsigned char* page, int lane, int word16, uint32_t* q)
+{
+    $(s "get_codes")(page + $(s "cell_at")(lane / 16, word16), lane % 16, q);
+}
+
+//% end
 //% if codec.raw == "none" then
 //% local levels = codec.parts.levels
 //% local offset = levels.offset or meta.offset
@@ -86,7 +94,7 @@ INLINE float $(s "scale_of")(uint32_t bits)
 
 INLINE float $(s "offset_of")(float scale, uint32_t zero_bits)
 {
-    enum { bits = $(codec.bits), code_max = $(codec.code_max), half_codes = 1 << (bits - 1) };
+    enum { bits = $(codec.level_bits), code_max = $(codec.code_max), half_codes = 1 << (bits - 1) };
     //% if codec.has_zero then
     const float zero = $("meta_" .. meta.zero_type)(zero_bits);
     //% end
@@ -138,7 +146,7 @@ typedef struct $(s "pair") {
 // Fits a group.  flag: the lowest bit of its zero; < 0: any.
 INLINE $(s "grid") $(s "fit_grid")($(s "pair")* pair, int flag, $(codec.stat_parameters))
 {
-    enum { bits = $(codec.bits), code_max = $(codec.code_max), half_codes = 1 << (bits - 1) };
+    enum { bits = $(codec.level_bits), code_max = $(codec.code_max), half_codes = 1 << (bits - 1) };
     enum { group_size = $(codec.group_size) };
     $(s "grid") grid = { 0.0f, 0.0f };
     uint32_t scale_code;
@@ -170,6 +178,7 @@ INLINE $(s "grid") $(s "fit_grid")($(s "pair")* pair, int flag, $(codec.stat_par
     return grid;
 }
 
+//% if not codec.path then
 // The code of a value: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 INLINE uint32_t $(s "code_of")(float x, $(s "grid") grid)
@@ -180,6 +189,7 @@ INLINE uint32_t $(s "code_of")(float x, $(s "grid") grid)
     y = least(y, code_max - zero_point);
     return (uint32_t)(int32_t)least($(codec.parts.round.code), code_max);
 }
+//% end
 //% end
 //% end
 
@@ -203,11 +213,15 @@ INLINE uint32_t $(s "read_choice")(const unsigned char* page, int row)
 }
 
 //% end
+//% if codec.path then
+#include "levels.cuh"
+
+//% end
 // Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
 INLINE void $(s "read_lane")(const unsigned char* page, int lane, int word16, float* x)
 {
     uint32_t q[16];
-    $(s "get_codes")(page + $(s "cell_at")(lane / 16, word16), lane % 16, q);
+    $(s "get_levels")(page, lane, word16, q);
     //% if codec.raw ~= "none" then
     for (int i = 0; i < 16; ++i) x[i] = $("f32_of_" .. codec.raw)(q[i]);
     //% elseif codec.along_lanes then
@@ -260,6 +274,9 @@ INLINE void $(s "read_column")(const unsigned char* page, int channel, int tile,
             code |= (word >> bit & mask) << $(plane.low);
         }
         //% end
+        //% if codec.path then
+        code = $(s "level_of")(page, tile * 16 + t, channel, code);
+        //% end
         const int group = $(s "group")(channel, tile * 16 + t);
         const float scale = $(s "read_scale")(page, group);
         x[t] = scale * to_float(code) + $(s "read_offset")(page, group, scale);
@@ -277,7 +294,7 @@ INLINE float $(s "read_value")(const unsigned char* page, int row, int channel, 
     const int lane = channel, word = row;
     //% end
     uint32_t q[16];
-    $(s "get_codes")(page + $(s "cell_at")(lane / 16, word / 16), lane % 16, q);
+    $(s "get_levels")(page, lane, word / 16, q);
     uint32_t picked = q[0];
     for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
     *code = picked;

@@ -15,7 +15,7 @@ enum { $(s "row_stride") = $(row_stride) };          // + 1: rows begin in diffe
 typedef struct $(s "unit") {
     const uint16_t* ring;
     int32_t         row;           // the first row of the page, counted after the sink
-    int32_t         ring_rows;
+    int32_t         ring_rows, sink_len;
     unsigned char*  page;
     const float*    record;
 } $(s "unit");
@@ -59,6 +59,11 @@ INLINE void $(s "load_rows")(const $(s "unit")& u, int from, int first, int end,
         float value = 0.0f;
         if (row >= first && row < end)
             value = f32_of_row(u.ring[(u.row + row) % u.ring_rows * (int64_t)$(s "dim") + channel]);
+        //% if codec.by_position then
+        // A row as the window would hold it, of its type.
+        value -= $(s "turned_mean")(u.record, (int64_t)u.sink_len + u.row + row, channel);
+        value = f32_of_row(row_of_f32(value));
+        //% end
         //% if codec.shift then
         value -= u.record[$(codec.table_at(codec.shift.subtract)) + channel];
         //% end
@@ -84,13 +89,15 @@ INLINE void $(s "load_tile")(const $(s "unit")& u, int tile, int first, int end,
     $(s "load_rows")<16>(u, tile * 16, first, end, x);
 }
 
-// Codes, bits of x, of the rows [first, end) of a tile take their place in the page.
-INLINE void $(s "put_tile")(const $(s "unit")& u, int tile, int first, int end, const float* x)
+// Codes of `channels` channels from `channel` on take their place in the page: of the rows [first,
+// end) of a tile, bits of x [16, stride], whose first is that of the first channel.
+INLINE void $(s "put_cells")(const $(s "unit")& u, int tile, int first, int end, const float* x,
+                        int stride, int channel, int channels)
 {
     const bool whole = first <= tile * 16 && end >= tile * 16 + 16;
-    for (int from = 0; from < $(s "dim"); from += cta_threads) {
-        const int item = from + threadIdx.x, at = item / 16, lane = item % 16;
-        const bool write = item < $(s "dim");
+    for (int from = 0; from < channels; from += cta_threads) {
+        const int item = from + threadIdx.x, at = (channel + item) / 16, lane = item % 16;
+        const bool write = item < channels;
         uint32_t q[16];
         for (int i = 0; i < 16; ++i) q[i] = 0;
         //% if codec.is_key then
@@ -101,15 +108,20 @@ INLINE void $(s "put_tile")(const $(s "unit")& u, int tile, int first, int end, 
         if (write && !whole) $(s "get_codes")(cell, lane, q);
         for (int i = 0; i < 16; ++i) {
             //% if codec.is_key then
-            const int row = lane, channel = at * 16 + i;
+            const int row = lane, place = item / 16 * 16 + i;
             //% else
-            const int row = i, channel = item;
+            const int row = i, place = item;
             //% end
             if (write && tile * 16 + row >= first && tile * 16 + row < end)
-                q[i] = bits_of(x[row * $(s "row_stride") + channel]);
+                q[i] = bits_of(x[row * stride + place]);
         }
         $(s "put_codes")(cell, lane, q, write);
     }
+}
+
+INLINE void $(s "put_tile")(const $(s "unit")& u, int tile, int first, int end, const float* x)
+{
+    $(s "put_cells")(u, tile, first, end, x, $(s "row_stride"), 0, $(s "dim"));
 }
 
 //% if codec.raw ~= "none" then
@@ -130,6 +142,8 @@ INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
 #include "choose_rows.cuh"
 //% elseif codec.feedback then
 #include "feedback.cuh"
+//% elseif codec.path then
+#include "paths.cuh"
 //% elseif codec.axis == "per_token" then
 //% if codec.searches then
 #include "fit_lanes.cuh"
@@ -351,6 +365,7 @@ KERNEL $(s "encode_rows")(const __grid_constant__ kvl__device_append a)
     u.ring = w.ring[$(codec.is_key and 0 or 1)];
     u.row = page * page_size;
     u.ring_rows = a.windows.ring_rows;
+    u.sink_len = a.windows.sink_len;
     u.page = page_at(s, page, head, $(codec.is_key and 0 or 1));
     u.record = record_of(a.tables, a.table_floats, $(codec.is_key and 0 or 1), head);
     $(s "encode_unit")(u, first - u.row, end - u.row);

@@ -5,8 +5,21 @@
 // sweep.
 //% local along = codec.axis == "per_channel"
 //% local groups = along and codec.head_dim or codec.head_dim // codec.group_size * codec.room
+//% local path = codec.path
+//% local step = codec.step_type
 
 enum { $(s "room") = $(codec.room) };
+
+//% if path and not along then
+#include "guided.cuh"
+
+//% end
+//% if not path then
+// What is kept of a value is its code.
+INLINE uint32_t $(s "level_in")(uint32_t step) { return step; }
+INLINE uint32_t $(s "code_in")(uint32_t step) { return step; }
+
+//% end
 
 typedef struct $(s "columns") {
     float    y[$(codec.column_floats)];            // four channels side by side; at last, rows
@@ -21,6 +34,11 @@ typedef struct $(s "columns") {
     float    inverse[$(groups)];
     //% end
     uint16_t order[$(codec.head_dim)];
+    //% if path and along then
+    $(step)  steps[$(32 // codec.team)][$(2 * codec.room)];
+    //% elseif path then
+    $(s "room_of_ways") ways;
+    //% end
 } $(s "columns");
 
 // Channel j, in order, of token t: the four parts of a sum are in neighbouring words.
@@ -48,25 +66,26 @@ INLINE float $(s "error_at")($(s "columns")* c, int j, int t)
     //% else
     const int grid = $(s "grid_at")(*c, j, t);
     return c->y[$(s "column_at")(j, t)]
-           - (c->scale[grid] * to_float(*$(s "code_at")(c, j, t)) + c->offset[grid]);
+           - (c->scale[grid] * to_float($(s "level_in")(*$(s "code_at")(c, j, t)))
+              + c->offset[grid]);
     //% end
 }
 
-// A code takes its place.
+// A code, or the step of a path, takes its place.
 INLINE void $(s "set_code")($(s "columns")* c, int j, int t, uint32_t code, float scale,
                        float offset)
 {
     *$(s "code_at")(c, j, t) = (unsigned char)code;
     //% if codec.keeps_errors then
     const int at = $(s "column_at")(j, t);
-    c->e[at] = c->y[at] - (scale * to_float(code) + offset);
+    c->e[at] = c->y[at] - (scale * to_float($(s "level_in")(code)) + offset);
     //% else
     (void)scale;
     (void)offset;
     //% end
 }
 
-//% if not along then
+//% if not along and not (path and codec.searches) then
 #include "fit_lanes.cuh"
 
 // Fits the groups of rows [from, from + 8) before any value is rounded.
@@ -91,14 +110,42 @@ INLINE void $(s "fit_rows")(const $(s "unit")& u, int from, int at, int first, i
     }
 }
 
+//% elseif not along then
+// The same, by teams.
+INLINE void $(s "fit_rows")(const $(s "unit")& u, int from, int at, int first, int end,
+                       $(s "columns")* c)
+{
+    enum { groups = $(s "dim") / $(s "group_size"), teams = $(32 // codec.team) };
+    const int team = threadIdx.x / $(s "team");
+#pragma unroll 1
+    for (int item = team; item < 8 * groups && team < teams; item += teams) {
+        const int row = item % 8, channel = item / 8 * $(s "group_size");
+        $(s "walk") w = $(s "walk_of")(c->tile + row * $(s "row_stride") + channel, 1,
+                                  c->ways.steps[team]);
+        $(s "pair") pair;
+        $(s "grid") grid;
+        $(s "fit_path")(&w, &pair, &grid);
+        if (threadIdx.x % $(s "team") != 0) continue;
+        const int to = item / 8 * $(s "room") + at + row, of = from + row;
+        c->scale[to] = pair.scale;
+        c->offset[to] = grid.offset;
+        c->inverse[to] = grid.inverse;
+        const int group = $(s "group")($(codec.word_lane("of", "channel")));
+        if (of >= first && of < end)
+            $(s "put_pair")(u.page, group, pair.scale_code, pair.zero_code);
+    }
+    __syncthreads();
+}
+
 //% end
 // Rows from `row` on, of which [first, end) are read, as columns in order.
 INLINE void $(s "load_columns")(const $(s "unit")& u, int row, int first, int end,
                            $(s "columns")* c)
 {
-    const float* order = u.record + $(codec.table_at("feedback_order"));
+    //% local order = path and "j" or ("u.record[%d + j]"):format(codec.table_at("feedback_order"))
     __syncthreads();
-    for (int j = threadIdx.x; j < $(s "dim"); j += cta_threads) c->order[j] = (uint16_t)order[j];
+    for (int j = threadIdx.x; j < $(s "dim"); j += cta_threads)
+        c->order[j] = (uint16_t)$(order);
 #pragma unroll 1
     for (int at = 0; at < $(s "room"); at += 8) {
         $(s "load_rows")<8>(u, row + at, first, end, c->tile);
@@ -149,6 +196,13 @@ INLINE bool $(s "is_better")(const $(s "columns")& c)
 INLINE void $(s "round_channel")(const $(s "unit")& u, int group, int j, bool is_first,
                             $(s "columns")* c)
 {
+    $(s "pair") pair;
+    //% if path then
+    // Each team finds the same path.
+    $(s "grid") grid;
+    $(s "walk") w = $(s "walk_of")(c->t, 1, c->steps[threadIdx.x / $(s "team")]);
+    const $(step)* steps = $(s "fit_path")(&w, &pair, &grid);
+    //% else
     float lo = c->t[0], hi = c->t[0];
     for (int t = threadIdx.x; t < $(s "room"); t += 32) {
         lo = least(c->t[t], lo);
@@ -156,21 +210,22 @@ INLINE void $(s "round_channel")(const $(s "unit")& u, int group, int j, bool is
     }
     lo = -warp_most(-lo) + 0.0f;
     hi = warp_most(hi) + 0.0f;
-    $(s "pair") pair;
     $(s "grid") grid = $(s "fit_grid")(&pair, -1, lo, hi);
     //% if codec.searches then
     grid = $(s "search_lanes")(&pair, c->t, lo, hi, grid);
     //% end
+    //% end
+    //% local code = path and "(uint32_t)steps[t]" or s("code_of") .. "(c->t[t], grid)"
     if (!is_first) {
         for (int t = threadIdx.x; t < $(s "room"); t += 32) {
-            const uint32_t code = $(s "code_of")(c->t[t], grid);
-            c->now[t] = c->t[t] - (pair.scale * to_float(code) + grid.offset);
+            const uint32_t level = $(s "level_in")($(code));
+            c->now[t] = c->t[t] - (pair.scale * to_float(level) + grid.offset);
         }
         __syncwarp();
         if (!$(s "is_better")(*c)) return;
     }
     for (int t = threadIdx.x; t < $(s "room"); t += 32)
-        $(s "set_code")(c, j, t, $(s "code_of")(c->t[t], grid), pair.scale, grid.offset);
+        $(s "set_code")(c, j, t, $(code), pair.scale, grid.offset);
     if (threadIdx.x == 0) {
         c->scale[j] = pair.scale;
         c->offset[j] = grid.offset;
@@ -200,6 +255,8 @@ INLINE void $(s "round_columns")(const $(s "unit")& u, int row, $(s "columns")* 
         }
     }
 }
+//% elseif path then
+#include "ways.cuh"
 //% else
 // A token's threads have all of it: none waits for another's.
 INLINE void $(s "round_columns")(const $(s "unit")& u, $(s "columns")* c)
@@ -234,7 +291,7 @@ INLINE void $(s "put_columns")(const $(s "unit")& u, int row, int first, int end
         for (int i = threadIdx.x; i < 16 * $(s "dim"); i += cta_threads) {
             const int j = i / 16, of = tile * 16 + i % 16;
             if (of < first || of >= end) continue;
-            const uint32_t code = *$(s "code_at")(c, j, of - row);
+            const uint32_t code = $(s "code_in")(*$(s "code_at")(c, j, of - row));
             x[i % 16 * $(s "row_stride") + c->order[j]] = float_of(code);
         }
         __syncthreads();
@@ -255,7 +312,7 @@ INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
     //% else
     const int row = first / 16 * 16;
     $(s "load_columns")(u, row, first, end, &c);
-    $(s "round_columns")(u, &c);
+    $(path and s "guide_columns" or s "round_columns")(u, &c);
     $(s "put_columns")(u, row, first, end, &c);
     //% end
 }

@@ -3,6 +3,7 @@
 //   grid  num_q_heads, num_queries
 //   a.prepared  [num_queries, num_q_heads, query_floats]: plain [dim], then in the keys' basis
 //               [dim], or, where keys choose, with all pieces rotated and with the head rotated
+//               Where keys are shifted by their positions also what turn.cuh says
 //   a.bias      [num_queries, num_q_heads]: what the shift of keys took from their scores
 
 KERNEL prepare_query(const __grid_constant__ kvl__device_attend a)
@@ -28,6 +29,11 @@ KERNEL prepare_query(const __grid_constant__ kvl__device_attend a)
         for (int i = 1; i < cta_warps; ++i) sum += sums[i];
         ((float*)a.bias)[query * (int64_t)gridDim.x + head] = sum;
     }
+    //% end
+    //% if sides[1].by_position then
+    __syncthreads();
+    k_turn_scores(x, record_of(a.tables, a.table_floats, 0, head / num_heads), to + 2 * head_dim_k);
+    __syncthreads();
     //% end
     //% if sides[1].turns then
     const float* record = record_of(a.tables, a.table_floats, 0, head / num_heads);

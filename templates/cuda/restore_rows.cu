@@ -55,6 +55,10 @@ KERNEL $(s "restore_rows")(const __grid_constant__ kvl__device_restore a)
         //% else
         if (a.rows.data) $(s "from_basis")(x, record);
         //% end
+        //% if codec.by_position then
+        for (int i = threadIdx.x; a.rows.data && i < $(s "dim"); i += cta_threads)
+            x[i] += $(s "turned_mean")(record, row, i);
+        //% end
         //% if codec.shift then
         const float* shift = record + $(codec.table_at(codec.shift.subtract));
         for (int i = threadIdx.x; i < $(s "dim"); i += cta_threads) x[i] += shift[i];

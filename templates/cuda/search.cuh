@@ -73,7 +73,7 @@ INLINE void $(s "refit_end")($(s "candidate")* w)
 // A candidate as it is stored.  Parts spell eight at once, of the types v8 and i8.
 INLINE void $(s "search_store")($(s "candidate")* w, const $(s "range")& g)
 {
-    enum { bits = $(codec.bits), code_max = $(codec.code_max) };
+    enum { bits = $(codec.level_bits), code_max = $(codec.code_max) };
     float wanted = w->s * g.half;
     const float middle = g.mid + w->m * g.half;
     float scale, offset;

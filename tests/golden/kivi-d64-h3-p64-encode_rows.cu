@@ -416,7 +416,7 @@ INLINE unsigned char* page_at(const kvl__device_seq* s, int page, int head, int 
            + head * (int64_t)(keys_bytes + values_bytes) + (side ? values_at : 0);
 }
 
-#line 11 "templates/cuda/program.cu"
+#line 14 "templates/cuda/program.cu"
 #line 1 "templates/cuda/codec.cuh"
 // codec.cuh -- keys at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
 //
@@ -493,30 +493,37 @@ INLINE void k_put_codes(unsigned char* cell, int lane, const uint32_t* q, bool w
 #line 61 "templates/cuda/codec.cuh"
 }
 
-#line 66 "templates/cuda/codec.cuh"
+#line 64 "templates/cuda/codec.cuh"
+// What scales are multiplied with.
+INLINE void k_get_levels(const unsigned char* page, int lane, int word16, uint32_t* q)
+{
+    k_get_codes(page + k_cell_at(lane / 16, word16), lane % 16, q);
+}
+
+#line 74 "templates/cuda/codec.cuh"
 // METADATA
 
 // Index of the scale of a word and a lane.
 INLINE int k_group(int word, int lane)
 {
-#line 72 "templates/cuda/codec.cuh"
+#line 80 "templates/cuda/codec.cuh"
     return lane / k_group_size * k_word_extent + word;
-#line 76 "templates/cuda/codec.cuh"
+#line 84 "templates/cuda/codec.cuh"
 }
 
 INLINE float k_scale_of(uint32_t bits)
 {
-#line 83 "templates/cuda/codec.cuh"
+#line 91 "templates/cuda/codec.cuh"
     return meta_e5m3(bits);
-#line 85 "templates/cuda/codec.cuh"
+#line 93 "templates/cuda/codec.cuh"
 }
 
 INLINE float k_offset_of(float scale, uint32_t zero_bits)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 91 "templates/cuda/codec.cuh"
+#line 99 "templates/cuda/codec.cuh"
     const float zero = meta_i8(zero_bits);
-#line 93 "templates/cuda/codec.cuh"
+#line 101 "templates/cuda/codec.cuh"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
@@ -529,13 +536,13 @@ INLINE float k_read_scale(const unsigned char* page, int group)
 INLINE float k_read_offset(const unsigned char* page, int group, float scale)
 {
     uint32_t zero = 0;
-#line 106 "templates/cuda/codec.cuh"
+#line 114 "templates/cuda/codec.cuh"
     zero = read_u8(page + k_zeros_at + group * 1);
-#line 108 "templates/cuda/codec.cuh"
+#line 116 "templates/cuda/codec.cuh"
     return k_offset_of(scale, zero);
 }
 
-#line 112 "templates/cuda/codec.cuh"
+#line 120 "templates/cuda/codec.cuh"
 // The numbers that turn a value into its code: round((x - offset) * inverse).
 typedef struct k_grid {
     float offset, inverse;
@@ -544,11 +551,11 @@ typedef struct k_grid {
 INLINE void k_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
 {
     (void)zero_code;
-#line 125 "templates/cuda/codec.cuh"
+#line 133 "templates/cuda/codec.cuh"
     page[k_scales_at + group] = (unsigned char)scale_code;
-#line 125 "templates/cuda/codec.cuh"
+#line 133 "templates/cuda/codec.cuh"
     page[k_zeros_at + group] = (unsigned char)zero_code;
-#line 130 "templates/cuda/codec.cuh"
+#line 138 "templates/cuda/codec.cuh"
 }
 
 // What is stored for a group, and the scale that it decodes to.
@@ -566,7 +573,7 @@ INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
     uint32_t scale_code;
     float scale;
     (void)flag;
-#line 148 "templates/cuda/codec.cuh"
+#line 156 "templates/cuda/codec.cuh"
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -586,14 +593,15 @@ INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 152 "templates/cuda/codec.cuh"
+#line 160 "templates/cuda/codec.cuh"
     pair->zero_code = zero_code;
-#line 168 "templates/cuda/codec.cuh"
+#line 176 "templates/cuda/codec.cuh"
     pair->scale_code = scale_code;
     pair->scale = scale;
     return grid;
 }
 
+#line 182 "templates/cuda/codec.cuh"
 // The code of a value: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 INLINE uint32_t k_code_of(float x, k_grid grid)
@@ -604,49 +612,49 @@ INLINE uint32_t k_code_of(float x, k_grid grid)
     y = least(y, code_max - zero_point);
     return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
 }
-#line 185 "templates/cuda/codec.cuh"
+#line 195 "templates/cuda/codec.cuh"
 
-#line 206 "templates/cuda/codec.cuh"
+#line 220 "templates/cuda/codec.cuh"
 // Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
 INLINE void k_read_lane(const unsigned char* page, int lane, int word16, float* x)
 {
     uint32_t q[16];
-    k_get_codes(page + k_cell_at(lane / 16, word16), lane % 16, q);
-#line 214 "templates/cuda/codec.cuh"
+    k_get_levels(page, lane, word16, q);
+#line 228 "templates/cuda/codec.cuh"
     // Words side by side have scales side by side.
     const int group = k_group(word16 * 16, lane);
     uint32_t scales[16], zeros[16] = { 0 };
     read_16_u8(page + k_scales_at + group * 1, scales);
-#line 219 "templates/cuda/codec.cuh"
+#line 233 "templates/cuda/codec.cuh"
     read_16_u8(page + k_zeros_at + group * 1, zeros);
-#line 221 "templates/cuda/codec.cuh"
+#line 235 "templates/cuda/codec.cuh"
     for (int i = 0; i < 16; ++i) {
         const float scale = k_scale_of(scales[i]);
         x[i] = scale * to_float(q[i]) + k_offset_of(scale, zeros[i]);
     }
-#line 237 "templates/cuda/codec.cuh"
+#line 251 "templates/cuda/codec.cuh"
 }
 
-#line 271 "templates/cuda/codec.cuh"
+#line 288 "templates/cuda/codec.cuh"
 // One value.
 INLINE float k_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 275 "templates/cuda/codec.cuh"
+#line 292 "templates/cuda/codec.cuh"
     const int lane = row, word = channel;
-#line 279 "templates/cuda/codec.cuh"
+#line 296 "templates/cuda/codec.cuh"
     uint32_t q[16];
-    k_get_codes(page + k_cell_at(lane / 16, word / 16), lane % 16, q);
+    k_get_levels(page, lane, word / 16, q);
     uint32_t picked = q[0];
     for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
     *code = picked;
-#line 287 "templates/cuda/codec.cuh"
+#line 304 "templates/cuda/codec.cuh"
     const int group = k_group(word, lane);
     const float scale = k_read_scale(page, group);
     return scale * to_float(picked) + k_read_offset(page, group, scale);
-#line 291 "templates/cuda/codec.cuh"
+#line 308 "templates/cuda/codec.cuh"
 }
 
-#line 17 "templates/cuda/program.cu"
+#line 26 "templates/cuda/program.cu"
 #line 1 "templates/cuda/transform.cuh"
 // transform.cuh -- rows into the basis of the keys' codec, and out of it.
 //
@@ -672,7 +680,7 @@ INLINE void k_to_basis(float* x, int row_stride, const float* record)
 INLINE void k_turn_query(float* x, const float* record) { k_to_basis<1>(x, 0, record); }
 INLINE void k_from_basis(float* x, const float* record) { k_to_basis<1>(x, 0, record); }
 
-#line 20 "templates/cuda/program.cu"
+#line 29 "templates/cuda/program.cu"
 #line 1 "templates/cuda/encode_rows.cu"
 // encode_rows.cu -- rows of rings become codes of pages: transform, fit, round, pack.
 //
@@ -690,7 +698,7 @@ enum { k_row_stride = 65 };          // + 1: rows begin in different banks
 typedef struct k_unit {
     const uint16_t* ring;
     int32_t         row;           // the first row of the page, counted after the sink
-    int32_t         ring_rows;
+    int32_t         ring_rows, sink_len;
     unsigned char*  page;
     const float*    record;
 } k_unit;
@@ -707,11 +715,11 @@ INLINE void k_load_rows(const k_unit& u, int from, int first, int end, float* x)
         float value = 0.0f;
         if (row >= first && row < end)
             value = f32_of_row(u.ring[(u.row + row) % u.ring_rows * (int64_t)k_dim + channel]);
-#line 68 "templates/cuda/encode_rows.cu"
+#line 73 "templates/cuda/encode_rows.cu"
         x[i / k_dim * k_row_stride + channel] = value;
     }
     k_to_basis<rows>(x, k_row_stride, u.record);
-#line 80 "templates/cuda/encode_rows.cu"
+#line 85 "templates/cuda/encode_rows.cu"
 }
 
 INLINE void k_load_tile(const k_unit& u, int tile, int first, int end, float* x)
@@ -719,42 +727,49 @@ INLINE void k_load_tile(const k_unit& u, int tile, int first, int end, float* x)
     k_load_rows<16>(u, tile * 16, first, end, x);
 }
 
-// Codes, bits of x, of the rows [first, end) of a tile take their place in the page.
-INLINE void k_put_tile(const k_unit& u, int tile, int first, int end, const float* x)
+// Codes of `channels` channels from `channel` on take their place in the page: of the rows [first,
+// end) of a tile, bits of x [16, stride], whose first is that of the first channel.
+INLINE void k_put_cells(const k_unit& u, int tile, int first, int end, const float* x,
+                        int stride, int channel, int channels)
 {
     const bool whole = first <= tile * 16 && end >= tile * 16 + 16;
-    for (int from = 0; from < k_dim; from += cta_threads) {
-        const int item = from + threadIdx.x, at = item / 16, lane = item % 16;
-        const bool write = item < k_dim;
+    for (int from = 0; from < channels; from += cta_threads) {
+        const int item = from + threadIdx.x, at = (channel + item) / 16, lane = item % 16;
+        const bool write = item < channels;
         uint32_t q[16];
         for (int i = 0; i < 16; ++i) q[i] = 0;
-#line 97 "templates/cuda/encode_rows.cu"
+#line 104 "templates/cuda/encode_rows.cu"
         unsigned char* cell = u.page + k_cell_at(tile, write ? at : 0);
-#line 101 "templates/cuda/encode_rows.cu"
+#line 108 "templates/cuda/encode_rows.cu"
         if (write && !whole) k_get_codes(cell, lane, q);
         for (int i = 0; i < 16; ++i) {
-#line 104 "templates/cuda/encode_rows.cu"
-            const int row = lane, channel = at * 16 + i;
-#line 108 "templates/cuda/encode_rows.cu"
+#line 111 "templates/cuda/encode_rows.cu"
+            const int row = lane, place = item / 16 * 16 + i;
+#line 115 "templates/cuda/encode_rows.cu"
             if (write && tile * 16 + row >= first && tile * 16 + row < end)
-                q[i] = bits_of(x[row * k_row_stride + channel]);
+                q[i] = bits_of(x[row * stride + place]);
         }
         k_put_codes(cell, lane, q, write);
     }
 }
 
-#line 274 "templates/cuda/encode_rows.cu"
+INLINE void k_put_tile(const k_unit& u, int tile, int first, int end, const float* x)
+{
+    k_put_cells(u, tile, first, end, x, k_row_stride, 0, k_dim);
+}
+
+#line 288 "templates/cuda/encode_rows.cu"
 // Groups along tokens: group_size rows at once, each channel with its own statistics.  Rows pass
 // twice: to be fitted, then to be rounded.
 INLINE void k_encode_group(const k_unit& u, int first, int end, float* x)
 {
     enum { each = 1 };                         // channels of a thread
     k_grid grids[each];
-#line 281 "templates/cuda/encode_rows.cu"
+#line 295 "templates/cuda/encode_rows.cu"
     float los[each] = { 0.0f };
-#line 281 "templates/cuda/encode_rows.cu"
+#line 295 "templates/cuda/encode_rows.cu"
     float his[each] = { 0.0f };
-#line 283 "templates/cuda/encode_rows.cu"
+#line 297 "templates/cuda/encode_rows.cu"
     for (int tile = first / 16; tile * 16 < end; ++tile) {
         k_load_tile(u, tile, first, end, x);
         for (int i = 0; i < each; ++i) {
@@ -765,28 +780,28 @@ INLINE void k_encode_group(const k_unit& u, int first, int end, float* x)
             for (int row = begin; row < after; ++row) {
                 const float value = x[row * k_row_stride + channel];
                 const bool is_first = tile * 16 + row == first;
-#line 294 "templates/cuda/encode_rows.cu"
+#line 308 "templates/cuda/encode_rows.cu"
                 {
                     const float x = value;
                     float& lo = los[i];
                     if (is_first) lo = x;
                     else lo = x < lo ? x : lo;
                 }
-#line 294 "templates/cuda/encode_rows.cu"
+#line 308 "templates/cuda/encode_rows.cu"
                 {
                     const float x = value;
                     float& hi = his[i];
                     if (is_first) hi = x;
                     else hi = x > hi ? x : hi;
                 }
-#line 301 "templates/cuda/encode_rows.cu"
+#line 315 "templates/cuda/encode_rows.cu"
             }
         }
     }
     k_pair pairs[each];
     for (int i = 0; i < each; ++i)
         grids[i] = k_fit_grid(&pairs[i], -1, los[i], his[i]);
-#line 310 "templates/cuda/encode_rows.cu"
+#line 324 "templates/cuda/encode_rows.cu"
     for (int i = 0; i < each; ++i) {
         const int channel = i * cta_threads + threadIdx.x;
         const int group = k_group(channel, first);
@@ -814,7 +829,7 @@ INLINE void k_encode_unit(const k_unit& u, int first, int end)
     for (int row = first; row < end; row += group_size)
         k_encode_group(u, row, row + group_size, x);
 }
-#line 338 "templates/cuda/encode_rows.cu"
+#line 352 "templates/cuda/encode_rows.cu"
 
 KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -831,12 +846,13 @@ KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
     u.ring = w.ring[0];
     u.row = page * page_size;
     u.ring_rows = a.windows.ring_rows;
+    u.sink_len = a.windows.sink_len;
     u.page = page_at(s, page, head, 0);
     u.record = record_of(a.tables, a.table_floats, 0, head);
     k_encode_unit(u, first - u.row, end - u.row);
 }
 
-#line 11 "templates/cuda/program.cu"
+#line 14 "templates/cuda/program.cu"
 #line 1 "templates/cuda/codec.cuh"
 // codec.cuh -- values at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
 //
@@ -913,30 +929,37 @@ INLINE void v_put_codes(unsigned char* cell, int lane, const uint32_t* q, bool w
 #line 61 "templates/cuda/codec.cuh"
 }
 
-#line 66 "templates/cuda/codec.cuh"
+#line 64 "templates/cuda/codec.cuh"
+// What scales are multiplied with.
+INLINE void v_get_levels(const unsigned char* page, int lane, int word16, uint32_t* q)
+{
+    v_get_codes(page + v_cell_at(lane / 16, word16), lane % 16, q);
+}
+
+#line 74 "templates/cuda/codec.cuh"
 // METADATA
 
 // Index of the scale of a word and a lane.
 INLINE int v_group(int word, int lane)
 {
-#line 72 "templates/cuda/codec.cuh"
+#line 80 "templates/cuda/codec.cuh"
     return lane / v_group_size * v_word_extent + word;
-#line 76 "templates/cuda/codec.cuh"
+#line 84 "templates/cuda/codec.cuh"
 }
 
 INLINE float v_scale_of(uint32_t bits)
 {
-#line 83 "templates/cuda/codec.cuh"
+#line 91 "templates/cuda/codec.cuh"
     return meta_e5m3(bits);
-#line 85 "templates/cuda/codec.cuh"
+#line 93 "templates/cuda/codec.cuh"
 }
 
 INLINE float v_offset_of(float scale, uint32_t zero_bits)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 91 "templates/cuda/codec.cuh"
+#line 99 "templates/cuda/codec.cuh"
     const float zero = meta_i8(zero_bits);
-#line 93 "templates/cuda/codec.cuh"
+#line 101 "templates/cuda/codec.cuh"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
@@ -949,13 +972,13 @@ INLINE float v_read_scale(const unsigned char* page, int group)
 INLINE float v_read_offset(const unsigned char* page, int group, float scale)
 {
     uint32_t zero = 0;
-#line 106 "templates/cuda/codec.cuh"
+#line 114 "templates/cuda/codec.cuh"
     zero = read_u8(page + v_zeros_at + group * 1);
-#line 108 "templates/cuda/codec.cuh"
+#line 116 "templates/cuda/codec.cuh"
     return v_offset_of(scale, zero);
 }
 
-#line 112 "templates/cuda/codec.cuh"
+#line 120 "templates/cuda/codec.cuh"
 // The numbers that turn a value into its code: round((x - offset) * inverse).
 typedef struct v_grid {
     float offset, inverse;
@@ -964,11 +987,11 @@ typedef struct v_grid {
 INLINE void v_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
 {
     (void)zero_code;
-#line 125 "templates/cuda/codec.cuh"
+#line 133 "templates/cuda/codec.cuh"
     page[v_scales_at + group] = (unsigned char)scale_code;
-#line 125 "templates/cuda/codec.cuh"
+#line 133 "templates/cuda/codec.cuh"
     page[v_zeros_at + group] = (unsigned char)zero_code;
-#line 130 "templates/cuda/codec.cuh"
+#line 138 "templates/cuda/codec.cuh"
 }
 
 // What is stored for a group, and the scale that it decodes to.
@@ -986,7 +1009,7 @@ INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
     uint32_t scale_code;
     float scale;
     (void)flag;
-#line 148 "templates/cuda/codec.cuh"
+#line 156 "templates/cuda/codec.cuh"
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -1006,14 +1029,15 @@ INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 152 "templates/cuda/codec.cuh"
+#line 160 "templates/cuda/codec.cuh"
     pair->zero_code = zero_code;
-#line 168 "templates/cuda/codec.cuh"
+#line 176 "templates/cuda/codec.cuh"
     pair->scale_code = scale_code;
     pair->scale = scale;
     return grid;
 }
 
+#line 182 "templates/cuda/codec.cuh"
 // The code of a value: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 INLINE uint32_t v_code_of(float x, v_grid grid)
@@ -1024,49 +1048,49 @@ INLINE uint32_t v_code_of(float x, v_grid grid)
     y = least(y, code_max - zero_point);
     return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
 }
-#line 185 "templates/cuda/codec.cuh"
+#line 195 "templates/cuda/codec.cuh"
 
-#line 206 "templates/cuda/codec.cuh"
+#line 220 "templates/cuda/codec.cuh"
 // Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
 INLINE void v_read_lane(const unsigned char* page, int lane, int word16, float* x)
 {
     uint32_t q[16];
-    v_get_codes(page + v_cell_at(lane / 16, word16), lane % 16, q);
-#line 214 "templates/cuda/codec.cuh"
+    v_get_levels(page, lane, word16, q);
+#line 228 "templates/cuda/codec.cuh"
     // Words side by side have scales side by side.
     const int group = v_group(word16 * 16, lane);
     uint32_t scales[16], zeros[16] = { 0 };
     read_16_u8(page + v_scales_at + group * 1, scales);
-#line 219 "templates/cuda/codec.cuh"
+#line 233 "templates/cuda/codec.cuh"
     read_16_u8(page + v_zeros_at + group * 1, zeros);
-#line 221 "templates/cuda/codec.cuh"
+#line 235 "templates/cuda/codec.cuh"
     for (int i = 0; i < 16; ++i) {
         const float scale = v_scale_of(scales[i]);
         x[i] = scale * to_float(q[i]) + v_offset_of(scale, zeros[i]);
     }
-#line 237 "templates/cuda/codec.cuh"
+#line 251 "templates/cuda/codec.cuh"
 }
 
-#line 271 "templates/cuda/codec.cuh"
+#line 288 "templates/cuda/codec.cuh"
 // One value.
 INLINE float v_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 277 "templates/cuda/codec.cuh"
+#line 294 "templates/cuda/codec.cuh"
     const int lane = channel, word = row;
-#line 279 "templates/cuda/codec.cuh"
+#line 296 "templates/cuda/codec.cuh"
     uint32_t q[16];
-    v_get_codes(page + v_cell_at(lane / 16, word / 16), lane % 16, q);
+    v_get_levels(page, lane, word / 16, q);
     uint32_t picked = q[0];
     for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
     *code = picked;
-#line 287 "templates/cuda/codec.cuh"
+#line 304 "templates/cuda/codec.cuh"
     const int group = v_group(word, lane);
     const float scale = v_read_scale(page, group);
     return scale * to_float(picked) + v_read_offset(page, group, scale);
-#line 291 "templates/cuda/codec.cuh"
+#line 308 "templates/cuda/codec.cuh"
 }
 
-#line 17 "templates/cuda/program.cu"
+#line 26 "templates/cuda/program.cu"
 #line 1 "templates/cuda/transform.cuh"
 // transform.cuh -- rows into the basis of the values' codec, and out of it.
 //
@@ -1092,7 +1116,7 @@ INLINE void v_to_basis(float* x, int row_stride, const float* record)
 INLINE void v_turn_query(float* x, const float* record) { v_to_basis<1>(x, 0, record); }
 INLINE void v_from_basis(float* x, const float* record) { v_to_basis<1>(x, 0, record); }
 
-#line 20 "templates/cuda/program.cu"
+#line 29 "templates/cuda/program.cu"
 #line 1 "templates/cuda/encode_rows.cu"
 // encode_rows.cu -- rows of rings become codes of pages: transform, fit, round, pack.
 //
@@ -1110,7 +1134,7 @@ enum { v_row_stride = 65 };          // + 1: rows begin in different banks
 typedef struct v_unit {
     const uint16_t* ring;
     int32_t         row;           // the first row of the page, counted after the sink
-    int32_t         ring_rows;
+    int32_t         ring_rows, sink_len;
     unsigned char*  page;
     const float*    record;
 } v_unit;
@@ -1127,11 +1151,11 @@ INLINE void v_load_rows(const v_unit& u, int from, int first, int end, float* x)
         float value = 0.0f;
         if (row >= first && row < end)
             value = f32_of_row(u.ring[(u.row + row) % u.ring_rows * (int64_t)v_dim + channel]);
-#line 68 "templates/cuda/encode_rows.cu"
+#line 73 "templates/cuda/encode_rows.cu"
         x[i / v_dim * v_row_stride + channel] = value;
     }
     v_to_basis<rows>(x, v_row_stride, u.record);
-#line 80 "templates/cuda/encode_rows.cu"
+#line 85 "templates/cuda/encode_rows.cu"
 }
 
 INLINE void v_load_tile(const v_unit& u, int tile, int first, int end, float* x)
@@ -1139,31 +1163,38 @@ INLINE void v_load_tile(const v_unit& u, int tile, int first, int end, float* x)
     v_load_rows<16>(u, tile * 16, first, end, x);
 }
 
-// Codes, bits of x, of the rows [first, end) of a tile take their place in the page.
-INLINE void v_put_tile(const v_unit& u, int tile, int first, int end, const float* x)
+// Codes of `channels` channels from `channel` on take their place in the page: of the rows [first,
+// end) of a tile, bits of x [16, stride], whose first is that of the first channel.
+INLINE void v_put_cells(const v_unit& u, int tile, int first, int end, const float* x,
+                        int stride, int channel, int channels)
 {
     const bool whole = first <= tile * 16 && end >= tile * 16 + 16;
-    for (int from = 0; from < v_dim; from += cta_threads) {
-        const int item = from + threadIdx.x, at = item / 16, lane = item % 16;
-        const bool write = item < v_dim;
+    for (int from = 0; from < channels; from += cta_threads) {
+        const int item = from + threadIdx.x, at = (channel + item) / 16, lane = item % 16;
+        const bool write = item < channels;
         uint32_t q[16];
         for (int i = 0; i < 16; ++i) q[i] = 0;
-#line 99 "templates/cuda/encode_rows.cu"
+#line 106 "templates/cuda/encode_rows.cu"
         unsigned char* cell = u.page + v_cell_at(write ? at : 0, tile);
-#line 101 "templates/cuda/encode_rows.cu"
+#line 108 "templates/cuda/encode_rows.cu"
         if (write && !whole) v_get_codes(cell, lane, q);
         for (int i = 0; i < 16; ++i) {
-#line 106 "templates/cuda/encode_rows.cu"
-            const int row = i, channel = item;
-#line 108 "templates/cuda/encode_rows.cu"
+#line 113 "templates/cuda/encode_rows.cu"
+            const int row = i, place = item;
+#line 115 "templates/cuda/encode_rows.cu"
             if (write && tile * 16 + row >= first && tile * 16 + row < end)
-                q[i] = bits_of(x[row * v_row_stride + channel]);
+                q[i] = bits_of(x[row * stride + place]);
         }
         v_put_codes(cell, lane, q, write);
     }
 }
 
-#line 162 "templates/cuda/encode_rows.cu"
+INLINE void v_put_tile(const v_unit& u, int tile, int first, int end, const float* x)
+{
+    v_put_cells(u, tile, first, end, x, v_row_stride, 0, v_dim);
+}
+
+#line 176 "templates/cuda/encode_rows.cu"
 // Groups along the channels of a row.  A thread has one group of one row.
 INLINE void v_encode_unit(const v_unit& u, int first, int end)
 {
@@ -1175,26 +1206,26 @@ INLINE void v_encode_unit(const v_unit& u, int first, int end)
             const int row = tile * 16 + item % 16, channel = item / 16 * group_size;
             if (row < first || row >= end) continue;
             float* of = x + item % 16 * v_row_stride + channel;
-#line 174 "templates/cuda/encode_rows.cu"
+#line 188 "templates/cuda/encode_rows.cu"
             float lo;
-#line 174 "templates/cuda/encode_rows.cu"
+#line 188 "templates/cuda/encode_rows.cu"
             float hi;
-#line 176 "templates/cuda/encode_rows.cu"
+#line 190 "templates/cuda/encode_rows.cu"
             {
                 const float x = of[0];
-#line 179 "templates/cuda/encode_rows.cu"
+#line 193 "templates/cuda/encode_rows.cu"
                 lo = x;
-#line 179 "templates/cuda/encode_rows.cu"
+#line 193 "templates/cuda/encode_rows.cu"
                 hi = x;
-#line 181 "templates/cuda/encode_rows.cu"
+#line 195 "templates/cuda/encode_rows.cu"
             }
             for (int i = 1; i < group_size; ++i) {
                 const float x = of[i];
-#line 185 "templates/cuda/encode_rows.cu"
+#line 199 "templates/cuda/encode_rows.cu"
                 lo = x < lo ? x : lo;
-#line 185 "templates/cuda/encode_rows.cu"
+#line 199 "templates/cuda/encode_rows.cu"
                 hi = x > hi ? x : hi;
-#line 187 "templates/cuda/encode_rows.cu"
+#line 201 "templates/cuda/encode_rows.cu"
             }
             const int group = v_group(row, channel);
             v_pair pair;
@@ -1206,7 +1237,7 @@ INLINE void v_encode_unit(const v_unit& u, int first, int end)
         v_put_tile(u, tile, first, end, x);
     }
 }
-#line 338 "templates/cuda/encode_rows.cu"
+#line 352 "templates/cuda/encode_rows.cu"
 
 KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -1223,6 +1254,7 @@ KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
     u.ring = w.ring[1];
     u.row = page * page_size;
     u.ring_rows = a.windows.ring_rows;
+    u.sink_len = a.windows.sink_len;
     u.page = page_at(s, page, head, 1);
     u.record = record_of(a.tables, a.table_floats, 1, head);
     v_encode_unit(u, first - u.row, end - u.row);

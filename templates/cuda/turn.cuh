@@ -1,0 +1,113 @@
+// turn.cuh -- what keys have by their positions: R_t m of gen/parts/rotating-mean.lua.
+
+//% if kernel.writes or kernel.name == "restore_rows" then
+// Sine and cosine of x, |x| < 2^31, within 2^-50: Taylor's series about the nearest quarter of a
+// turn.
+INLINE void $(s "sine_cosine")(double x, double* sine, double* cosine)
+{
+    const double quarters = x * 0.63661977236758134308;
+    const int64_t nearest = (int64_t)(quarters + (quarters < 0.0 ? -0.5 : 0.5));
+    const double n = (double)nearest;
+    double r = __fma_rn(n, -1.57079632679489661923, x);
+    r = __fma_rn(n, -6.12323399573676588613e-17, r);
+    const double z = r * r;
+    double s = 1.0 / 355687428096000.0, c = 1.0 / 20922789888000.0;
+    //% local function inverse(n)
+    //%     local product = 1
+    //%     for i = 2, n do product = product * i end
+    //%     return ("%s1.0 / %d.0"):format(n % 4 > 1 and "-" or "", product)
+    //% end
+    //% for n = 15, 3, -2 do
+    s = __fma_rn(s, z, $(inverse(n)));
+    c = __fma_rn(c, z, $(inverse(n - 1)));
+    //% end
+    s = __fma_rn(s * z, r, r);
+    c = __fma_rn(c, z, 1.0);
+    const double turned_s = nearest & 1 ? c : s, turned_c = nearest & 1 ? s : c;
+    *sine = nearest & 2 ? -turned_s : turned_s;
+    *cosine = nearest + 1 & 2 ? -turned_c : turned_c;
+}
+
+// Channel i of R_t m.
+INLINE float $(s "turned_mean")(const float* record, int64_t position, int i)
+{
+    enum { dim = $(codec.head_dim) };
+    const float* mean = record + $(codec.table_at("rotating_mean"));
+    double s, c;
+    $(s "sine_cosine")((double)position * (double)mean[2 * dim + i], &s, &c);
+    return (float)((double)mean[i] * c + (double)mean[dim + i] * s);
+}
+//% end
+//% if kernel.name == "prepare_query" then
+// q . R_t m = sum over angles of A cos(t angle) + B sin(t angle), of the one or two channels that
+// turn by the angle.  To `to`: pairs of A and B, [dim], angles as parts of 2^64 of a turn, [dim],
+// and how many there are.  q is in the original basis.
+INLINE void $(s "turn_scores")(const float* q, const float* record, float* to)
+{
+    enum { dim = $(codec.head_dim) };
+    __shared__ int count[cta_warps];
+    const float* mean = record + $(codec.table_at("rotating_mean"));
+    const float *side = mean + dim, *angle = side + dim, *partner = angle + dim;
+    const uint32_t before = (1u << threadIdx.x % 32) - 1u;
+    int num = 0;
+#pragma unroll 1
+    for (int from = 0; from < dim; from += cta_threads) {
+        const int i = from + threadIdx.x, at = least_of(i, dim - 1);
+        int other = partner[at] >= 0.0f && partner[at] < (float)dim ? (int)partner[at] : at;
+        if (partner[other] != (float)at || angle[other] != angle[at]) other = at;
+        const bool first = i < dim && at <= other;
+        const uint32_t firsts = __ballot_sync(0xffffffffu, first);
+        __syncthreads();
+        if (threadIdx.x % 32 == 0) count[threadIdx.x / 32] = __popc(firsts);
+        __syncthreads();
+        int place = num + __popc(firsts & before);
+        for (int w = 0; w < cta_warps; ++w) {
+            if (w < (int)threadIdx.x / 32) place += count[w];
+            num += count[w];
+        }
+        if (!first) continue;
+        to[2 * place] = q[at] * mean[at] + (other != at ? q[other] * mean[other] : 0.0f);
+        to[2 * place + 1] = q[at] * side[at] + (other != at ? q[other] * side[other] : 0.0f);
+        double turns = (double)angle[at] * 0.15915494309189533577;
+        turns -= (double)(int64_t)turns;
+        if (turns < 0.0) turns += 1.0;
+        ((uint64_t*)(to + 2 * dim))[place] = (uint64_t)(turns * 0x1p64);
+    }
+    if (threadIdx.x == 0) ((int*)to)[4 * dim] = num;
+}
+//% end
+//% if kernel.name == "attend_splits" then
+// Adds to the sums of `heads` heads what their keys lost at a position.  turns: of the first head,
+// as prepare_query leaves them; those of the next one are `stride` floats further.  Sine and cosine
+// of an angle's part beyond a quarter of a turn are Taylor's series, within 1e-7.
+template <int heads>
+INLINE void $(s "add_turned")(const float* turns, int64_t stride, uint32_t position, float* sums)
+{
+    enum { dim = $(codec.head_dim) };
+    const uint64_t* angles = (const uint64_t*)(turns + 2 * dim);
+    const int num = ((const int*)turns)[4 * dim];
+#pragma unroll 1
+    for (int i = 0; i < num; ++i) {
+        const uint32_t phase = (uint32_t)(angles[i] * position >> 32);
+        const uint32_t quarter = (phase + 0x20000000u) >> 30;
+        const float x = (float)(int32_t)(phase - (quarter << 30)) * 1.4629180792671596e-9f;
+        const float z = x * x;
+        float s = mul_add(z, 2.7557319e-6f, -1.98412698e-4f);
+        float c = mul_add(z, 2.48015873e-5f, -1.38888889e-3f);
+        s = mul_add(s, z, 8.3333333e-3f);
+        c = mul_add(c, z, 4.1666667e-2f);
+        s = mul_add(s, z, -1.6666667e-1f);
+        c = mul_add(c, z, -0.5f);
+        s = mul_add(s * z, x, x);
+        c = mul_add(c, z, 1.0f);
+        const float turned_s = quarter & 1u ? c : s, turned_c = quarter & 1u ? s : c;
+        const float sine = quarter & 2u ? -turned_s : turned_s;
+        const float cosine = quarter + 1u & 2u ? -turned_c : turned_c;
+#pragma unroll
+        for (int h = 0; h < heads; ++h) {
+            const float2 of = *(const float2*)(turns + h * stride + 2 * i);
+            sums[h] = mul_add(of.x, cosine, mul_add(of.y, sine, sums[h]));
+        }
+    }
+}
+//% end
