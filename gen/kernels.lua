@@ -1,14 +1,19 @@
--- kernels.lua -- the kernels of target cuda: one file of templates/cuda/ and one program each.
+-- kernels.lua -- the programs of target cuda: one file of templates/cuda/, one kernel or two each.
 --
---     name         of the file without .cu; of the kernel too, or what follows k_ and v_
+--     name         of the program and of its kernel, or what follows k_ and v_
+--     file         of templates/cuda/ without .cu; name where it is left out
 --     by_side      there is a k_ and a v_ kernel
+--     side         there is one for keys (k) or values (v): what takes long to compile is divided
 --     codec        reads or writes pages
 --     writes       a side that is in the other has none
 --     transform    changes bases
 
 return {
     { name = "append_rows" },
-    { name = "encode_rows", by_side = true, codec = true, transform = true, writes = true },
+    { name = "k_encode_rows", file = "encode_rows", side = "k", codec = true, transform = true,
+      writes = true },
+    { name = "v_encode_rows", file = "encode_rows", side = "v", codec = true, transform = true,
+      writes = true },
     { name = "advance_rows" },
     { name = "prepare_query", transform = true },
     { name = "attend_splits", codec = true },

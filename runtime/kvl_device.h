@@ -24,8 +24,8 @@ typedef struct kvl__kernel_name {
 
 static __attribute__((unused)) const kvl__kernel_name kvl__kernel_names[] = {
     { "append_rows", "append_rows", KVL__KERNEL_AT(append_rows) },
-    { "encode_rows", "k_encode_rows", KVL__KERNEL_AT(encode_rows[0]) },
-    { "encode_rows", "v_encode_rows", KVL__KERNEL_AT(encode_rows[1]) },
+    { "k_encode_rows", "k_encode_rows", KVL__KERNEL_AT(encode_rows[0]) },
+    { "v_encode_rows", "v_encode_rows", KVL__KERNEL_AT(encode_rows[1]) },
     { "advance_rows", "advance_rows", KVL__KERNEL_AT(advance_rows) },
     { "prepare_query", "prepare_query", KVL__KERNEL_AT(prepare_query) },
     { "attend_splits", "attend_splits", KVL__KERNEL_AT(attend_splits) },

@@ -114,7 +114,7 @@ local function test_cuda(generate, list)
               table.concat(names, " "))
         check(not text:find("\n#include \""), "%s: includes are left", kernel.name)
     end
-    for _, kernel in ipairs { "encode_rows", "attend_splits" } do
+    for _, kernel in ipairs { "k_encode_rows", "v_encode_rows", "attend_splits" } do
         test_golden(cuda_golden_path:format(kernel), generate(kivi_cuda(kernel), read))
     end
 end
@@ -143,7 +143,7 @@ local refusals = {
     { "v.shift", "median", "v.shift = median: no such word" },
     { "math", "f16", "math = f16: must be int8 or f32" },
     { "target", "opencl", "target = opencl: must be host or cuda" },
-    { "target", "cuda", "kernel = nil: must be one of append_rows, encode_rows" },
+    { "target", "cuda", "kernel = nil: must be one of append_rows, k_encode_rows" },
 }
 
 -- Breaks if a refusal is raised as text, or what cannot be served is generated.

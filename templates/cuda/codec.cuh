@@ -217,49 +217,83 @@ INLINE uint32_t $(s "read_choice")(const unsigned char* page, int row)
 #include "levels.cuh"
 
 //% end
-// Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
-INLINE void $(s "read_lane")(const unsigned char* page, int lane, int word16, float* x)
+//% if kernel.name == "attend_splits" and not codec.in_keys then
+//% local n = codec.read_words
+// Values, in the codec's basis, of the $(n) words of a lane of the page from `word` on.
+INLINE void $(s "read_words")(const unsigned char* page, int lane, int word, float* x)
 {
-    uint32_t q[16];
-    $(s "get_levels")(page, lane, word16, q);
+    uint32_t q[$(n)];
+    //% if n == 16 then
+    $(s "get_levels")(page, lane, word / 16, q);
+    //% else
+    // As get_codes, of one half of the words.
+    const unsigned char* cell = page + $(s "cell_at")(lane / 16, word / 16);
+    const int half = word / 8 % 2, at = lane % 16;
     //% if codec.raw ~= "none" then
-    for (int i = 0; i < 16; ++i) x[i] = $("f32_of_" .. codec.raw)(q[i]);
+    for (int i = 0; i < 8; ++i) q[i] = read_u16(cell + 32 * (8 * half + i) + at * 2);
+    //% else
+    for (int i = 0; i < 8; ++i) q[i] = 0;
+    //% for _, plane in ipairs(codec.planes) do
+    //% local w, each = plane.width, 16 // plane.width
+    {
+        //% for k = 0, w == 8 and 1 or 0 do
+        //% local of = ({ [8] = ("128 * half + %d"):format(64 * k), [4] = "64 * half" })[w] or "0"
+        //% if w == 1 then
+        const uint32_t $("word_" .. k) = load_narrow(cell + $(plane.at), at) >> 4 * half;
+        //% else
+        const uint32_t $("word_" .. k) =
+            load_u32(cell + $(plane.at) + $(of) + at * 4)$(w == 2 and " >> 8 * half" or "");
+        //% end
+        //% end
+        //% for i = 0, 7 do
+        //% local k, bit = w == 8 and i // 4 or 0, i % 2 * 16 + i // 2 % each * w
+        q[$(i)] |= ($("word_" .. k) >> $(bit) & $((1 << w) - 1)u) << $(plane.low);
+        //% end
+    }
+    //% end
+    //% end
+    //% end
+    //% if codec.raw ~= "none" then
+    for (int i = 0; i < $(n); ++i) x[i] = $("f32_of_" .. codec.raw)(q[i]);
     //% elseif codec.along_lanes then
     // Words side by side have scales side by side.
-    const int group = $(s "group")(word16 * 16, lane);
-    uint32_t scales[16], zeros[16] = { 0 };
-    $("read_16_" .. scale_bits)(page + $(s "scales_at") + group * $(codec.scale_bytes), scales);
+    const int group = $(s "group")(word, lane);
+    uint32_t scales[$(n)], zeros[$(n)] = { 0 };
+    $(("read_%d_%s"):format(n, scale_bits))(page + $(s "scales_at") + group * $(codec.scale_bytes),
+                                        scales);
     //% if zeros then
-    $("read_16_" .. zero_bits)(page + $(s(zeros)) + group * $(zero_step), zeros);
+    $(("read_%d_%s"):format(n, zero_bits))(page + $(s(zeros)) + group * $(zero_step), zeros);
     //% end
-    for (int i = 0; i < 16; ++i) {
+    for (int i = 0; i < $(n); ++i) {
         const float scale = $(s "scale_of")(scales[i]);
         x[i] = scale * to_float(q[i]) + $(s "offset_of")(scale, zeros[i]);
     }
     //% elseif codec.fold == "values" then
-    for (int i = 0; i < 16; ++i) {
-        const int group = $(s "group")(word16 * 16 + i, lane);
+    for (int i = 0; i < $(n); ++i) {
+        const int group = $(s "group")(word + i, lane);
         const float scale = $(s "read_scale")(page, group);
         x[i] = scale * to_float(q[i]) + $(s "read_offset")(page, group, scale);
     }
     //% else
-    const int group = $(s "group")(word16 * 16, lane);
+    const int group = $(s "group")(word, lane);
     const float scale = $(s "read_scale")(page, group);
     const float offset = $(s "read_offset")(page, group, scale);
-    for (int i = 0; i < 16; ++i) x[i] = scale * to_float(q[i]) + offset;
+    for (int i = 0; i < $(n); ++i) x[i] = scale * to_float(q[i]) + offset;
     //% end
 }
 
+//% end
 //% if codec.in_keys then
-// Values of one channel of the tokens of a tile, which are lanes.
-INLINE void $(s "read_column")(const unsigned char* page, int channel, int tile, float* x)
+// Values of one channel of four tokens, which are lanes.
+INLINE void $(s "read_column")(const unsigned char* page, int channel, int first, float* x)
 {
-    const unsigned char* cell = page + $(s "cell_at")(tile, channel / 16);
+    const unsigned char* cell = page + $(s "cell_at")(first / 16, channel / 16);
     const int i = channel % 16;
 #pragma unroll
-    for (int t = 0; t < 16; ++t) {
+    for (int at = 0; at < 4; ++at) {
+        const int t = first % 16 + at;
         //% if codec.raw ~= "none" then
-        x[t] = $("f32_of_" .. codec.raw)(read_u16(cell + 32 * i + t * 2));
+        x[at] = $("f32_of_" .. codec.raw)(read_u16(cell + 32 * i + t * 2));
         //% else
         uint32_t code = 0;
         //% for _, plane in ipairs(codec.planes) do
@@ -275,11 +309,11 @@ INLINE void $(s "read_column")(const unsigned char* page, int channel, int tile,
         }
         //% end
         //% if codec.path then
-        code = $(s "level_of")(page, tile * 16 + t, channel, code);
+        code = $(s "level_of")(page, first + at, channel, code);
         //% end
-        const int group = $(s "group")(channel, tile * 16 + t);
+        const int group = $(s "group")(channel, first + at);
         const float scale = $(s "read_scale")(page, group);
-        x[t] = scale * to_float(code) + $(s "read_offset")(page, group, scale);
+        x[at] = scale * to_float(code) + $(s "read_offset")(page, group, scale);
         //% end
     }
 }

@@ -211,7 +211,11 @@ INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
 }
 //% end
 //% else
-//% local each = (codec.head_dim + 127) // 128
+// Channels of a thread: with a search, whose candidates take many registers, one at a time.
+//% local all = (codec.head_dim + 127) // 128
+//% local each = codec.searches and 1 or all
+//% local most = codec.head_dim < 128 * each and codec.head_dim or 128 * each
+//% local many = most < codec.head_dim
 //% if codec.searches then
 // The candidates of a thread's channels.
 typedef struct $(s "channels") {
@@ -219,59 +223,44 @@ typedef struct $(s "channels") {
     $(s "candidate") of[$(each)][$(s "candidates")];
 } $(s "channels");
 
-// Rows [first, end) pass once, a channel of each thread: compare 0, to refit; 1, to be compared.
-INLINE void $(s "search_pass")(const $(s "unit")& u, int first, int end, float* x, int compare,
-                          $(s "channels")* w)
+// Sums of a channel's candidates before a pass of refits, and what comes of them.
+INLINE void $(s "start_refits")($(s "channels")* w)
 {
-#pragma unroll 1
-    for (int tile = first / 16; tile * 16 < end; ++tile) {
-        const int begin = tile * 16 < first ? first - tile * 16 : 0;
-        const int after = end < tile * 16 + 16 ? end - tile * 16 : 16;
-        $(s "load_tile")(u, tile, first, end, x);
 #pragma unroll
-        for (int i = 0; i < $(each); ++i) {
-            const int channel = i * cta_threads + threadIdx.x;
-            if (channel >= $(s "dim")) continue;
-#pragma unroll 1
-            for (int row = begin; row < after; ++row) {
-                const float value = x[row * $(s "row_stride") + channel];
+    for (int i = 0; i < $(each * 8); ++i) $(s "refit_start")(&w->of[i / 8][i % 8]);
+}
+
+INLINE void $(s "end_refits")($(s "channels")* w)
+{
 #pragma unroll
-                for (int k = 0; k < $(s "candidates"); ++k) {
-                    if (compare) $(s "search_compare")(&w->of[i][k], w->range[i], value);
-                    else $(s "refit_add")(&w->of[i][k], w->range[i], value);
-                }
-            }
-        }
+    for (int i = 0; i < $(each * 8); ++i) $(s "refit_end")(&w->of[i / 8][i % 8]);
+}
+
+INLINE void $(s "start_search")($(s "channels")* w, const float* lo, const float* hi)
+{
+#pragma unroll
+    for (int i = 0; i < $(each); ++i) {
+        w->range[i] = $(s "range_of")(lo[i], hi[i]);
+#pragma unroll
+        for (int k = 0; k < $(s "candidates"); ++k) $(s "search_start")(&w->of[i][k], k);
     }
 }
 
-INLINE void $(s "search_channels")(const $(s "unit")& u, int first, int end, float* x,
-                              const float* lo, const float* hi, $(s "pair")* pairs,
-                              $(s "grid")* grids)
+// Candidate 0 of each channel is the pair that it has.
+INLINE void $(s "store_candidates")($(s "channels")* w, const $(s "pair")* pairs,
+                               const $(s "grid")* grids)
 {
-    $(s "channels") w;
 #pragma unroll
     for (int i = 0; i < $(each); ++i) {
-        w.range[i] = $(s "range_of")(lo[i], hi[i]);
-#pragma unroll
-        for (int k = 0; k < $(s "candidates"); ++k) $(s "search_start")(&w.of[i][k], k);
-    }
-#pragma unroll 1
-    for (int pass = 0; pass < 2; ++pass) {
-#pragma unroll
-        for (int i = 0; i < $(each * 8); ++i) $(s "refit_start")(&w.of[i / 8][i % 8]);
-        $(s "search_pass")(u, first, end, x, 0, &w);
-#pragma unroll
-        for (int i = 0; i < $(each * 8); ++i) $(s "refit_end")(&w.of[i / 8][i % 8]);
-    }
-#pragma unroll
-    for (int i = 0; i < $(each); ++i) {
-        $(s "search_keep")(&w.of[i][0], pairs[i], grids[i]);
+        $(s "search_keep")(&w->of[i][0], pairs[i], grids[i]);
 #pragma unroll
         for (int k = 1; k < $(s "candidates"); ++k)
-            $(s "search_store")(&w.of[i][k], w.range[i]);
+            $(s "search_store")(&w->of[i][k], w->range[i]);
     }
-    $(s "search_pass")(u, first, end, x, 1, &w);
+}
+
+INLINE void $(s "take_best")(const $(s "channels")& w, $(s "pair")* pairs, $(s "grid")* grids)
+{
 #pragma unroll
     for (int i = 0; i < $(each); ++i) {
         float least_error = w.of[i][0].error;
@@ -285,59 +274,86 @@ INLINE void $(s "search_channels")(const $(s "unit")& u, int first, int end, flo
 }
 
 //% end
-// Groups along tokens: group_size rows at once, each channel with its own statistics.  Rows pass
-// twice: to be fitted, then to be rounded.
-INLINE void $(s "encode_group")(const $(s "unit")& u, int first, int end, float* x)
+// Groups along tokens: group_size rows at once, each channel from `from` on with a grid of its own.
+// Rows pass to be fitted and to be rounded, or five times: also twice to be refitted and once to be
+// compared.
+INLINE void $(s "encode_group")(const $(s "unit")& u, int first, int end, float* x, int from)
 {
-    enum { each = $(each) };                         // channels of a thread
+    enum { each = $(each), last = $(codec.searches and 4 or 1) };
     $(s "grid") grids[each];
+    $(s "pair") pairs[each];
+    //% if codec.searches then
+    $(s "channels") w;
+    //% end
     //% for _, stat in ipairs(fit.stats) do
     float $(stat.name .. "s")[each] = { 0.0f };
     //% end
-    for (int tile = first / 16; tile * 16 < end; ++tile) {
-        $(s "load_tile")(u, tile, first, end, x);
-        for (int i = 0; i < each; ++i) {
-            const int channel = i * cta_threads + threadIdx.x;
+#pragma unroll 1
+    for (int pass = 0; pass <= last; ++pass) {
+        //% if codec.searches then
+        if (pass == 1 || pass == 2) $(s "start_refits")(&w);
+        //% end
+#pragma unroll 1
+        for (int tile = first / 16; tile * 16 < end; ++tile) {
             const int begin = tile * 16 < first ? first - tile * 16 : 0;
             const int after = end < tile * 16 + 16 ? end - tile * 16 : 16;
-            if (channel >= $(s "dim")) continue;
-            for (int row = begin; row < after; ++row) {
-                const float value = x[row * $(s "row_stride") + channel];
-                const bool is_first = tile * 16 + row == first;
-                //% for _, stat in ipairs(fit.stats) do
-                {
-                    const float x = value;
-                    float& $(stat.name) = $(stat.name .. "s")[i];
-                    if (is_first) $(stat.name) = $(stat.first);
-                    else $(stat.name) = $(stat.next);
+            $(s "load_tile")(u, tile, first, end, x);
+#pragma unroll
+            for (int i = 0; i < each; ++i) {
+                const int channel = from + i * cta_threads + threadIdx.x;
+                if (channel >= $(s "dim")) continue;
+#pragma unroll 1
+                for (int row = begin; row < after; ++row) {
+                    float* at = x + row * $(s "row_stride") + channel;
+                    const float value = *at;
+                    if (pass == last) {
+                        *at = float_of($(s "code_of")(value, grids[i]));
+                    } else if (pass == 0) {
+                        const bool is_first = tile * 16 + row == first;
+                        //% for _, stat in ipairs(fit.stats) do
+                        {
+                            const float x = value;
+                            float& $(stat.name) = $(stat.name .. "s")[i];
+                            if (is_first) $(stat.name) = $(stat.first);
+                            else $(stat.name) = $(stat.next);
+                        }
+                        //% end
+                    }
+                    //% if codec.searches then
+                    else {
+#pragma unroll
+                        for (int k = 0; k < $(s "candidates"); ++k) {
+                            if (pass == 3) $(s "search_compare")(&w.of[i][k], w.range[i], value);
+                            else $(s "refit_add")(&w.of[i][k], w.range[i], value);
+                        }
+                    }
+                    //% end
                 }
-                //% end
             }
+            if (pass < last) continue;
+            __syncthreads();
+            //% local channels = many and ("least_of(%d, %d - from)"):format(most, codec.head_dim)
+            $(s "put_cells")(u, tile, first, end, x + from, $(s "row_stride"), from,
+                        $(channels or most));
         }
+        if (pass == 0) {
+#pragma unroll
+            for (int i = 0; i < each; ++i)
+                grids[i] = $(s "fit_grid")(&pairs[i], -1, $(codec.stat_items));
+        }
+        //% if codec.searches then
+        if (pass == 0) $(s "start_search")(&w, los, his);
+        if (pass == 1 || pass == 2) $(s "end_refits")(&w);
+        if (pass == 2) $(s "store_candidates")(&w, pairs, grids);
+        if (pass == 3) $(s "take_best")(w, pairs, grids);
+        //% end
     }
-    $(s "pair") pairs[each];
-    for (int i = 0; i < each; ++i)
-        grids[i] = $(s "fit_grid")(&pairs[i], -1, $(codec.stat_items));
-    //% if codec.searches then
-    $(s "search_channels")(u, first, end, x, los, his, pairs, grids);
-    //% end
+#pragma unroll
     for (int i = 0; i < each; ++i) {
-        const int channel = i * cta_threads + threadIdx.x;
+        const int channel = from + i * cta_threads + threadIdx.x;
         const int group = $(s "group")($(codec.word_lane("first", "channel")));
         if (channel < $(s "dim"))
             $(s "put_pair")(u.page, group, pairs[i].scale_code, pairs[i].zero_code);
-    }
-    for (int tile = first / 16; tile * 16 < end; ++tile) {
-        $(s "load_tile")(u, tile, first, end, x);
-        for (int i = 0; i < each; ++i) {
-            const int channel = i * cta_threads + threadIdx.x;
-            for (int row = 0; row < 16 && channel < $(s "dim"); ++row) {
-                float* at = x + row * $(s "row_stride") + channel;
-                *at = float_of($(s "code_of")(*at, grids[i]));
-            }
-        }
-        __syncthreads();
-        $(s "put_tile")(u, tile, first, end, x);
     }
 }
 
@@ -345,8 +361,15 @@ INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
 {
     enum { group_size = $(codec.group_size) };
     __shared__ float x[16 * $(s "row_stride")];
-    for (int row = first; row < end; row += group_size)
-        $(s "encode_group")(u, row, row + group_size, x);
+    for (int row = first; row < end; row += group_size) {
+        //% if many then
+#pragma unroll 1
+        for (int from = 0; from < $(s "dim"); from += $(most))
+            $(s "encode_group")(u, row, row + group_size, x, from);
+        //% else
+        $(s "encode_group")(u, row, row + group_size, x, 0);
+        //% end
+    }
 }
 //% end
 

@@ -108,6 +108,20 @@ INLINE void read_16_u16(const unsigned char* at, uint32_t* x)
     for (int i = 0; i < 16; ++i) x[i] = words[i / 2] >> i % 2 * 16 & 0xffffu;
 }
 
+// Likewise 8.
+INLINE void read_8_u8(const unsigned char* at, uint32_t* x)
+{
+    const uint2 v = *(const uint2*)at;
+    for (int i = 0; i < 8; ++i) x[i] = (i < 4 ? v.x : v.y) >> i % 4 * 8 & 255u;
+}
+
+INLINE void read_8_u16(const unsigned char* at, uint32_t* x)
+{
+    const uint4 v = *(const uint4*)at;
+    const uint32_t words[4] = { v.x, v.y, v.z, v.w };
+    for (int i = 0; i < 8; ++i) x[i] = words[i / 2] >> i % 2 * 16 & 0xffffu;
+}
+
 // The half of a word that lanes l and l + 8 share: bits 8 and up of its halves are lane l + 8's.
 INLINE uint32_t load_narrow(const unsigned char* at, int lane)
 {

@@ -2,7 +2,7 @@
 
 #include "prelude.cuh"
 #include "config.cuh"
-//% if sides[1].searches or sides[2].searches then
+//% if kernel.writes and (sides[1].searches or sides[2].searches) then
 #include "eights.cuh"
 //% end
 //% if kernel.codec and (sides[1].path or sides[2].path) then
@@ -10,13 +10,14 @@
 //% end
 //% for _, side in ipairs(sides) do
 //% use_side(side)
+//% if not kernel.side or kernel.side == side.side then
 //% if kernel.codec then
 #include "codec.cuh"
 //% end
-//% if kernel.name == "encode_rows" and side.searches then
+//% if kernel.writes and side.searches then
 #include "search.cuh"
 //% end
-//% if kernel.name == "encode_rows" and side.path then
+//% if kernel.writes and side.path then
 #include "trellis.cuh"
 //% end
 //% if side.by_position and (kernel.writes or kernel.transform or kernel.codec) then
@@ -25,11 +26,12 @@
 //% if kernel.transform then
 #include "transform.cuh"
 //% end
-//% if kernel.by_side and not (kernel.writes and side.in_keys) then
-$(include(kernel.name .. ".cu"))
+//% if kernel.by_side or kernel.side then
+$(include((kernel.file or kernel.name) .. ".cu"))
+//% end
 //% end
 //% end
 //% use_side(nil)
-//% if not kernel.by_side then
+//% if not kernel.by_side and not kernel.side then
 $(include(kernel.name .. ".cu"))
 //% end
