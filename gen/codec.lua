@@ -440,7 +440,7 @@ function codec.derive(side, config, parts, isa)
         searches = parts.fit and parts.fit.searches or false,
         unit_rows = unit_rows(not raw and c.axis == "per_channel", c.group_size),
     }
-    -- Words of a lane that a device reads at once: with many heads, whose products are unrolled, few.
+    -- Words of a lane that a device reads at once: few of many heads, whose products are unrolled.
     d.read_words = in_keys and 4 or config.num_heads >= 12 and not path and 8 or 16
     d.work = ({ int = "dots", tile = "tile", float = "folded" })[d.math]   -- a type
     add_bases(d, c, parts, config)

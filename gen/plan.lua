@@ -85,13 +85,14 @@ local function shares_queries(config, copies)
 end
 
 -- The heads that one pass over a key serves: of queries in other memory few, for their registers.
-local function score_heads(config, copies)
-    local most = config.num_heads
-    if not shares_queries(config, copies) then
-        most = most < 4 and most or 4
-        while config.num_heads % most ~= 0 do most = most - 1 end
-    end
+local function few_heads(config)
+    local most = config.num_heads < 4 and config.num_heads or 4
+    while config.num_heads % most ~= 0 do most = most - 1 end
     return most
+end
+
+local function score_heads(config, copies)
+    return shares_queries(config, copies) and config.num_heads or few_heads(config)
 end
 
 -- Returns head_tiles, lists of the heads that share one pass over a cell, and dot_tiles; how many
@@ -109,6 +110,7 @@ function plan.attend(config, isa, copies)
         window_outputs = split_outputs(config.num_heads, config.v.head_dim // isa.lanes, isa.sums),
         shares_queries = shares_queries(config, copies),
         score_heads = score_heads(config, copies),
+        turn_heads = few_heads(config),
         strip_rows  = strip_rows,
         strip_words = (strip_rows + two - 1) // two * two,
         score_error = 5e-4,            -- a root mean square that needs no second list of weights

@@ -10,6 +10,7 @@
 
 #include "sim_library.h"
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 // SHAPES
@@ -534,6 +535,99 @@ Test(cuda, calls_on_many_streams_are_in_order)
     free(k);
     free(v);
     free(q);
+}
+
+// THREADS AND PROCESSES
+
+typedef struct work {
+    step*  s;
+    float* rows[3];                // keys, values and queries
+    int    first, num;
+    float  o[2 * STEP_ROW];        // of the last step
+} work;
+
+static void* do_steps(void* arg)
+{
+    work* w = (work*)arg;
+    for (int i = w->first; i < w->first + w->num; ++i) {
+        kvl_append_desc a;
+        kvl_attend_desc t;
+        load_step(w->s, w->rows[0], w->rows[1], w->rows[2], i);
+        fill_descs(w->s, &a, &t);
+        test_ok(w->s->c.ctx, kvl_append(w->s->c.cache, &a), "append");
+        test_ok(w->s->c.ctx, kvl_attend(w->s->c.cache, &t), "attend");
+        cr_assert_eq(driver.stream_synchronize(w->s->stream), 0);
+    }
+    cr_assert_eq(driver.to_host(w->o, w->s->o, sizeof w->o), 0);
+    return NULL;
+}
+
+// With a current context of the caller's own for the copies of load_step.
+static void* do_steps_elsewhere(void* arg)
+{
+    handle context;
+    cr_assert(driver.retain(&context, 0) == 0 && driver.set_current(context) == 0, "a context");
+    return do_steps(arg);
+}
+
+// Whether each call on a cache of the parent's is refused by a child, which destroys it as well.
+static int child_is_refused(step* s)
+{
+    kvl_append_desc a;
+    kvl_attend_desc t;
+    kvl_seq seq;
+    void* memory;
+    fill_descs(s, &a, &t);
+    const kvl_status all[] = {
+        kvl_append(s->c.cache, &a), kvl_attend(s->c.cache, &t), kvl_cache_check(s->c.cache),
+        kvl_truncate(s->c.cache, s->seqs[0], 1), kvl_seq_create(s->c.cache, &seq),
+        kvl_device_alloc(s->c.ctx, 64, &memory)
+    };
+    int refused = strstr(kvl_context_message(s->c.ctx), "fork") != NULL;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i)
+        refused = refused && all[i] == KVL_BAD_ARGUMENT;
+    kvl_cache_free(s->c.cache);
+    kvl_context_destroy(s->c.ctx);
+    return refused;
+}
+
+// Broken where a call needs the thread that made the cache, or a child touches what its parent has
+// on the device: steps that another thread makes give the bytes of one thread's, and those after
+// a child has been refused too.
+Test(cuda, another_thread_and_a_child)
+{
+    const test_target cuda = test_cuda_target();
+    const kvl_context_desc cd = { .target = cuda.target };
+    const int64_t floats = (int64_t)STEPS * 2 * STEP_ROW;
+    float* rows[3];
+    step steps[2];
+    work w[2];
+    for (int i = 0; i < 3; ++i) {
+        rows[i] = test_floats(floats);
+        test_rows((uint64_t)i + 1, STEPS, 2 * STEP_HEADS, STEP_DIM, rows[i]);
+    }
+    for (int i = 0; i < 2; ++i) {
+        open_step(&steps[i], &cd);
+        w[i].s = &steps[i];
+        memcpy(w[i].rows, rows, sizeof rows);
+        w[i].first = 0;
+        w[i].num = 30;
+    }
+    for (int part = 0; part < 3; ++part) {
+        do_steps(&w[0]);
+        if (part == 1) test_elsewhere(do_steps_elsewhere, &w[1]);
+        else do_steps(&w[1]);
+        cr_assert(memcmp(w[0].o, w[1].o, sizeof w[0].o) == 0, "part %d: other bytes", part);
+        for (int i = 0; i < 2; ++i) w[i].first += w[i].num;
+        if (part != 1) continue;
+        const pid_t child = fork();
+        if (child == 0) _exit(child_is_refused(&steps[1]) ? 0 : 1);
+        int state = 1;
+        waitpid(child, &state, 0);
+        cr_assert_eq(state, 0, "a child's calls");
+    }
+    for (int i = 0; i < 2; ++i) test_close(&steps[i].c);
+    for (int i = 0; i < 3; ++i) free(rows[i]);
 }
 
 // MERGE

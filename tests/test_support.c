@@ -66,6 +66,13 @@ int test_attend_targets(test_target targets[TEST_MAX_TARGETS])
 
 int test_is_exact(const test_target* target) { return strstr(target->name, " exact") != NULL; }
 
+void test_elsewhere(void* (*function)(void*), void* arg)
+{
+    pthread_t thread;
+    cr_assert_eq(pthread_create(&thread, NULL, function, arg), 0, "a thread");
+    pthread_join(thread, NULL);
+}
+
 void test_ok(kvl_context* ctx, kvl_status status, const char* what)
 {
     cr_assert(status == KVL_OK, "%s: %s: %s", what, kvl_status_text(status),
@@ -753,6 +760,36 @@ static uint64_t hash_bytes(uint64_t h, const void* data, size_t bytes)
     return h;
 }
 
+// A device reads pages of sequences alone: one is made of any rows, and its codes are replaced.
+static void read_linear_on_device(test_cache* c, int is_value, const unsigned char* linear,
+                                  int num_rows, uint16_t* codes)
+{
+    const kvl__layer* l = &c->cache->layers[0];
+    const kvl__codec* codec = &l->config.side[is_value];
+    const size_t bytes = (size_t)kvl__layout_of(codec, l->config.page_size).bytes;
+    const int64_t most = (int64_t)num_rows * (codec->head_dim > c->dv ? codec->head_dim : c->dv);
+    unsigned char* page = (unsigned char*)test_alloc(bytes, 1);
+    unsigned char* file = (unsigned char*)test_alloc(bytes, 1);
+    float* rows = test_floats(most);
+    kvl__linear_args to = { codec, page, file, l->config.page_size, num_rows, 1 };
+    const kvl_seq seq = test_seq(c);
+    memset(rows, 0, (size_t)most * sizeof *rows);
+    test_append(c, seq, rows, rows, 0, num_rows);
+    memcpy(file, linear, (size_t)num_rows * (size_t)codec->head_dim * (size_t)codec->bits / 8);
+    (is_value ? l->program.linear_values : l->program.linear_keys)(&to);
+    unsigned char* at = kvl__page_at(&kvl__seq_find(c->cache, seq)->layers[0], 0);
+    test_ok(c->ctx, kvl__device_upload(c->ctx, c->cache->device.stream, kvl__page_of(at)->device +
+                                       (uint64_t)kvl__side_at(l, 0, is_value), page, bytes),
+            "a page of codes");
+    test_codes got = test_read_codes(c, seq, 0, is_value);
+    memcpy(codes, got.c.codes, (size_t)got.num_codes * sizeof *codes);
+    test_codes_free(&got);
+    test_ok(c->ctx, kvl_seq_free(c->cache, seq), "a sequence");
+    free(page);
+    free(file);
+    free(rows);
+}
+
 void test_read_linear(test_cache* c, int is_value, const unsigned char* linear, int num_rows,
                       uint16_t* codes)
 {
@@ -763,6 +800,12 @@ void test_read_linear(test_cache* c, int is_value, const unsigned char* linear, 
     unsigned char* page = (unsigned char*)test_alloc((size_t)layout.bytes, 1);
     unsigned char* file = (unsigned char*)test_alloc((size_t)layout.bytes, 1);
     kvl__linear_args to = { codec, page, file, l->config.page_size, num_rows, 1 };
+    if (kvl__on_device(c->cache)) {
+        read_linear_on_device(c, is_value, linear, num_rows, codes);
+        free(page);
+        free(file);
+        return;
+    }
     kvl__decode_args from = { codec, NULL, page, l->config.page_size, 0, num_rows, NULL, codes,
                               NULL, NULL, NULL };
     memcpy(file, linear, code_bytes);

@@ -55,6 +55,9 @@ kvl_status test_call_restore(kvl_cache* cache, int layer, kvl_seq seq, int64_t f
 
 kvl_context* test_context(const test_target* target, int num_threads);
 
+// Runs a function in a thread of its own, and waits for it.
+void test_elsewhere(void* (*function)(void*), void* arg);
+
 void test_ok(kvl_context* ctx, kvl_status status, const char* what);
 
 // Inputs.  The generator and test_rows are those of tests/oracles/make_fixtures.py: integers times

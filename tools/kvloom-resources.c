@@ -41,7 +41,9 @@ static const char* const table[] = {
     "flagrot-auto:k4,v4,k.score=channel 4 1 96",
     "flagrot-kivi:k3,k.choose=fixed,fit=search 8 1 192",
     "loom 32 8 128", "loom:b4,meta=e4m3 16 1 256", "loom:kg64,b3 7 1 64", "wush 16 1 128",
-    "oscar:b4 8 1 256", "quest 4 1 64", "kivi:k2,g32 16 1 576/512", "f16 16 1 576/512", NULL };
+    "oscar:b4 8 1 256", "quest 4 1 64", "kivi:k2,g32 16 1 576/512", "f16 16 1 576/512",
+    "kivi:k2,v3,g32,round=trellis 32 8 128", "wush:b4,round=trellis64,fit=search 8 1 256",
+    "loom:round=feedback_trellis 4 1 128", "loom:k.shift=rotating-mean 7 1 64", NULL };
 
 // With --all: the product, as far as a codec goes.
 static const char* const all_specs[] = {
@@ -49,7 +51,8 @@ static const char* const all_specs[] = {
     "kivi:k8,v8,g32", "rtn:b2,g32", "rtn:b3,g32", "rtn:b4,g32", "rtn:b8,g32", "quarot:k2,v2",
     "quarot:k4,v4", "quest:k2,v2", "quest:k4,v4", "flagrot-kivi:k2,v2,g32",
     "flagrot-kivi:k4,v4,g32", "flagrot-auto:k2,v2,g32", "oscar:k2,v2", "wush:k2,v2", "wush:k4,v4",
-    "loom:k2,v2", "loom:k4,v4", NULL };
+    "loom:k2,v2", "loom:k4,v4", "kivi:k2,v2,g32,round=trellis",
+    "loom:k2,v2,k.shift=rotating-mean,round=feedback_trellis", NULL };
 static const int all_dims[] = { 64, 80, 96, 128, 192, 256, 0 };
 static const int all_heads[] = { 1, 4, 7, 8, 16, 0 };
 

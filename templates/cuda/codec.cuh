@@ -247,7 +247,7 @@ INLINE void $(s "read_words")(const unsigned char* page, int lane, int word, flo
         //% end
         //% for i = 0, 7 do
         //% local k, bit = w == 8 and i // 4 or 0, i % 2 * 16 + i // 2 % each * w
-        q[$(i)] |= ($("word_" .. k) >> $(bit) & $((1 << w) - 1)u) << $(plane.low);
+        q[$(i)] |= ($("word_" .. k) >> $(bit) & $(("%du"):format((1 << w) - 1))) << $(plane.low);
         //% end
     }
     //% end

@@ -216,14 +216,22 @@ INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
 //% local each = codec.searches and 1 or all
 //% local most = codec.head_dim < 128 * each and codec.head_dim or 128 * each
 //% local many = most < codec.head_dim
-//% if codec.searches then
-// The candidates of a thread's channels.
+enum { $(s "each") = $(each), $(s "last_pass") = $(codec.searches and 4 or 1) };
+
+// What a thread knows of its channels: statistics, pair and grid, and the candidates of a search.
 typedef struct $(s "channels") {
+    $(s "grid") grids[$(each)];
+    $(s "pair") pairs[$(each)];
+    //% for _, stat in ipairs(fit.stats) do
+    float $(stat.name .. "s")[$(each)];
+    //% end
+    //% if codec.searches then
     $(s "range")     range[$(each)];
     $(s "candidate") of[$(each)][$(s "candidates")];
+    //% end
 } $(s "channels");
 
-// Sums of a channel's candidates before a pass of refits, and what comes of them.
+//% if codec.searches then
 INLINE void $(s "start_refits")($(s "channels")* w)
 {
 #pragma unroll
@@ -236,60 +244,96 @@ INLINE void $(s "end_refits")($(s "channels")* w)
     for (int i = 0; i < $(each * 8); ++i) $(s "refit_end")(&w->of[i / 8][i % 8]);
 }
 
-INLINE void $(s "start_search")($(s "channels")* w, const float* lo, const float* hi)
+INLINE void $(s "start_search")($(s "channels")* w)
 {
 #pragma unroll
     for (int i = 0; i < $(each); ++i) {
-        w->range[i] = $(s "range_of")(lo[i], hi[i]);
+        w->range[i] = $(s "range_of")(w->los[i], w->his[i]);
 #pragma unroll
         for (int k = 0; k < $(s "candidates"); ++k) $(s "search_start")(&w->of[i][k], k);
     }
 }
 
 // Candidate 0 of each channel is the pair that it has.
-INLINE void $(s "store_candidates")($(s "channels")* w, const $(s "pair")* pairs,
-                               const $(s "grid")* grids)
+INLINE void $(s "store_candidates")($(s "channels")* w)
 {
 #pragma unroll
     for (int i = 0; i < $(each); ++i) {
-        $(s "search_keep")(&w->of[i][0], pairs[i], grids[i]);
+        $(s "search_keep")(&w->of[i][0], w->pairs[i], w->grids[i]);
 #pragma unroll
         for (int k = 1; k < $(s "candidates"); ++k)
             $(s "search_store")(&w->of[i][k], w->range[i]);
     }
 }
 
-INLINE void $(s "take_best")(const $(s "channels")& w, $(s "pair")* pairs, $(s "grid")* grids)
+INLINE void $(s "take_best")($(s "channels")* w)
 {
 #pragma unroll
     for (int i = 0; i < $(each); ++i) {
-        float least_error = w.of[i][0].error;
+        float least_error = w->of[i][0].error;
 #pragma unroll
         for (int k = 1; k < $(s "candidates"); ++k) {
-            if (!w.range[i].found || !(w.of[i][k].error < least_error)) continue;
-            least_error = w.of[i][k].error;
-            grids[i] = $(s "search_take")(&pairs[i], w.of[i][k]);
+            if (!w->range[i].found || !(w->of[i][k].error < least_error)) continue;
+            least_error = w->of[i][k].error;
+            w->grids[i] = $(s "search_take")(&w->pairs[i], w->of[i][k]);
         }
     }
 }
 
 //% end
+// A value of channel i passes, in the last pass to become its code.
+INLINE void $(s "pass_value")($(s "channels")* w, int pass, int i, bool is_first, float* at)
+{
+    const float value = *at;
+    if (pass == $(s "last_pass")) {
+        *at = float_of($(s "code_of")(value, w->grids[i]));
+    } else if (pass == 0) {
+        //% for _, stat in ipairs(fit.stats) do
+        {
+            const float x = value;
+            float& $(stat.name) = w->$(stat.name .. "s")[i];
+            if (is_first) $(stat.name) = $(stat.first);
+            else $(stat.name) = $(stat.next);
+        }
+        //% end
+        //% if codec.searches then
+    } else {
+#pragma unroll
+        for (int k = 0; k < $(s "candidates"); ++k) {
+            if (pass == 3) $(s "search_compare")(&w->of[i][k], w->range[i], value);
+            else $(s "refit_add")(&w->of[i][k], w->range[i], value);
+        }
+        //% end
+    }
+}
+
+INLINE void $(s "end_pass")($(s "channels")* w, int pass)
+{
+    if (pass == 0) {
+        //% local items = codec.stat_items:gsub("%w+%[", "w->%0")
+#pragma unroll
+        for (int i = 0; i < $(each); ++i)
+            w->grids[i] = $(s "fit_grid")(&w->pairs[i], -1, $(items));
+    }
+    //% if codec.searches then
+    if (pass == 0) $(s "start_search")(w);
+    if (pass == 1 || pass == 2) $(s "end_refits")(w);
+    if (pass == 2) $(s "store_candidates")(w);
+    if (pass == 3) $(s "take_best")(w);
+    //% end
+}
+
 // Groups along tokens: group_size rows at once, each channel from `from` on with a grid of its own.
-// Rows pass to be fitted and to be rounded, or five times: also twice to be refitted and once to be
-// compared.
+// Rows pass to be fitted and to be rounded; with a search five times, also twice to be refitted and
+// once to be compared.
 INLINE void $(s "encode_group")(const $(s "unit")& u, int first, int end, float* x, int from)
 {
-    enum { each = $(each), last = $(codec.searches and 4 or 1) };
-    $(s "grid") grids[each];
-    $(s "pair") pairs[each];
-    //% if codec.searches then
     $(s "channels") w;
-    //% end
     //% for _, stat in ipairs(fit.stats) do
-    float $(stat.name .. "s")[each] = { 0.0f };
+    for (int i = 0; i < $(each); ++i) w.$(stat.name .. "s")[i] = 0.0f;    // of threads without any
     //% end
 #pragma unroll 1
-    for (int pass = 0; pass <= last; ++pass) {
+    for (int pass = 0; pass <= $(s "last_pass"); ++pass) {
         //% if codec.searches then
         if (pass == 1 || pass == 2) $(s "start_refits")(&w);
         //% end
@@ -299,61 +343,28 @@ INLINE void $(s "encode_group")(const $(s "unit")& u, int first, int end, float*
             const int after = end < tile * 16 + 16 ? end - tile * 16 : 16;
             $(s "load_tile")(u, tile, first, end, x);
 #pragma unroll
-            for (int i = 0; i < each; ++i) {
+            for (int i = 0; i < $(each); ++i) {
                 const int channel = from + i * cta_threads + threadIdx.x;
                 if (channel >= $(s "dim")) continue;
 #pragma unroll 1
-                for (int row = begin; row < after; ++row) {
-                    float* at = x + row * $(s "row_stride") + channel;
-                    const float value = *at;
-                    if (pass == last) {
-                        *at = float_of($(s "code_of")(value, grids[i]));
-                    } else if (pass == 0) {
-                        const bool is_first = tile * 16 + row == first;
-                        //% for _, stat in ipairs(fit.stats) do
-                        {
-                            const float x = value;
-                            float& $(stat.name) = $(stat.name .. "s")[i];
-                            if (is_first) $(stat.name) = $(stat.first);
-                            else $(stat.name) = $(stat.next);
-                        }
-                        //% end
-                    }
-                    //% if codec.searches then
-                    else {
-#pragma unroll
-                        for (int k = 0; k < $(s "candidates"); ++k) {
-                            if (pass == 3) $(s "search_compare")(&w.of[i][k], w.range[i], value);
-                            else $(s "refit_add")(&w.of[i][k], w.range[i], value);
-                        }
-                    }
-                    //% end
-                }
+                for (int row = begin; row < after; ++row)
+                    $(s "pass_value")(&w, pass, i, tile * 16 + row == first,
+                                 x + row * $(s "row_stride") + channel);
             }
-            if (pass < last) continue;
+            if (pass < $(s "last_pass")) continue;
             __syncthreads();
             //% local channels = many and ("least_of(%d, %d - from)"):format(most, codec.head_dim)
             $(s "put_cells")(u, tile, first, end, x + from, $(s "row_stride"), from,
                         $(channels or most));
         }
-        if (pass == 0) {
-#pragma unroll
-            for (int i = 0; i < each; ++i)
-                grids[i] = $(s "fit_grid")(&pairs[i], -1, $(codec.stat_items));
-        }
-        //% if codec.searches then
-        if (pass == 0) $(s "start_search")(&w, los, his);
-        if (pass == 1 || pass == 2) $(s "end_refits")(&w);
-        if (pass == 2) $(s "store_candidates")(&w, pairs, grids);
-        if (pass == 3) $(s "take_best")(w, pairs, grids);
-        //% end
+        $(s "end_pass")(&w, pass);
     }
 #pragma unroll
-    for (int i = 0; i < each; ++i) {
+    for (int i = 0; i < $(each); ++i) {
         const int channel = from + i * cta_threads + threadIdx.x;
         const int group = $(s "group")($(codec.word_lane("first", "channel")));
         if (channel < $(s "dim"))
-            $(s "put_pair")(u.page, group, pairs[i].scale_code, pairs[i].zero_code);
+            $(s "put_pair")(u.page, group, w.pairs[i].scale_code, w.pairs[i].zero_code);
     }
 }
 

@@ -23,13 +23,14 @@ INLINE void score_token(const kvl__device_seq* s, int head, int row, bool is_vis
             const uint32_t choice = k_read_choice(keys, lane);
             //% end
 #pragma unroll 1
-            for (int at = 0; at < head_dim_k / 16; ++at) {
-                float x[16];
-                k_read_lane(keys, lane, at, x);
-                //% local basis = copies > 1 and "k_basis_of(choice, at * 16) * head_dim_k" or "0"
-                const float* of = q + first * q_floats + $(basis) + at * 16;
+            for (int at = 0; at < head_dim_k; at += $(sides[1].read_words)) {
+                float x[$(sides[1].read_words)];
+                k_read_words(keys, lane, at, x);
+                //% local basis = copies > 1 and "k_basis_of(choice, at) * head_dim_k" or "0"
+                const float* of = q + first * q_floats + $(basis) + at;
 #pragma unroll
-                for (int h = 0; h < heads; ++h) sums[h] = dot<16>(of + h * q_floats, x, sums[h]);
+                for (int h = 0; h < heads; ++h)
+                    sums[h] = dot<$(sides[1].read_words)>(of + h * q_floats, x, sums[h]);
             }
         }
 #pragma unroll
@@ -46,25 +47,24 @@ INLINE void score_token(const kvl__device_seq* s, int head, int row, bool is_vis
 INLINE void add_values(const kvl__device_seq* s, int head, int strip, int begin, int end,
                        const workspace* w, outputs* o)
 {
+    enum { tokens = $(sides[2].read_words) };        // that are read at once
 #pragma unroll 1
-    for (int tile = slice_of(); tile * 16 < end; tile += slices) {
-        const int row = strip + tile * 16;
-        if (slice_of() >= slices || tile * 16 + 16 <= begin) continue;
+    for (int first = slice_of() * tokens; first < end; first += slices * tokens) {
+        const int row = strip + first;
+        if (slice_of() >= slices || first + tokens <= begin) continue;
         const unsigned char* values = page_at(s, row / page_size, head, 1);
 #pragma unroll
         for (int i = 0; i < each; ++i) {
-            float x[16];
+            float x[tokens];
             if (channel_of(i) >= head_dim_v) continue;
-            $(sides[2].in_keys and "v_read_column" or "v_read_lane")(values, channel_of(i),
-                                                                row % page_size / 16, x);
+            $(sides[2].in_keys and "v_read_column" or "v_read_words")(values, channel_of(i),
+                                                                 row % page_size, x);
 #pragma unroll
-            for (int t = 0; t < 16; ++t) {
-                const int at = tile * 16 + t;
-                if (at < begin || at >= end) x[t] = 0.0f;
-            }
+            for (int t = 0; t < tokens; ++t)
+                if (first + t < begin || first + t >= end) x[t] = 0.0f;
 #pragma unroll
             for (int h = 0; h < num_heads; ++h)
-                o->of[i][h] = dot<16>(w->state.scores[h] + tile * 16, x, o->of[i][h]);
+                o->of[i][h] = dot<tokens>(w->state.scores[h] + first, x, o->of[i][h]);
         }
     }
 }
@@ -78,6 +78,9 @@ INLINE void attend_pages(const kvl__device_attend& a, const kvl__device_seq* s, 
         const int row = strip + threadIdx.x;
         score_token(s, head, row, row >= begin && row < end,
                     (int)(row + a.windows.sink_len - position), q, w);
+        //% if sides[1].by_position then
+        k_add_turned(a, head, row, row >= begin && row < end, w->state.scores);
+        //% end
         softmax_add(&w->state, strip_rows, a.soft_cap);
         shrink_outputs(w->state, o);
         add_values(s, head, strip, most_of(0, begin - strip), least_of(strip_rows, end - strip), w,

@@ -25,7 +25,7 @@ INLINE void $(s "sine_cosine")(double x, double* sine, double* cosine)
     c = __fma_rn(c, z, 1.0);
     const double turned_s = nearest & 1 ? c : s, turned_c = nearest & 1 ? s : c;
     *sine = nearest & 2 ? -turned_s : turned_s;
-    *cosine = nearest + 1 & 2 ? -turned_c : turned_c;
+    *cosine = (nearest + 1) & 2 ? -turned_c : turned_c;
 }
 
 // Channel i of R_t m.
@@ -77,37 +77,50 @@ INLINE void $(s "turn_scores")(const float* q, const float* record, float* to)
 }
 //% end
 //% if kernel.name == "attend_splits" then
-// Adds to the sums of `heads` heads what their keys lost at a position.  turns: of the first head,
-// as prepare_query leaves them; those of the next one are `stride` floats further.  Sine and cosine
-// of an angle's part beyond a quarter of a turn are Taylor's series, within 1e-7.
-template <int heads>
-INLINE void $(s "add_turned")(const float* turns, int64_t stride, uint32_t position, float* sums)
+// Sine and cosine of parts of 2^32 of a turn, within 1e-7: as above, in float.
+INLINE void $(s "turn_of")(uint32_t part, float* sine, float* cosine)
 {
-    enum { dim = $(codec.head_dim) };
-    const uint64_t* angles = (const uint64_t*)(turns + 2 * dim);
-    const int num = ((const int*)turns)[4 * dim];
+    const uint32_t quarter = (part + 0x20000000u) >> 30;
+    const float x = (float)(int32_t)(part - (quarter << 30)) * 1.4629180792671596e-9f;
+    const float z = x * x;
+    float s = mul_add(z, 2.7557319e-6f, -1.98412698e-4f);
+    float c = mul_add(z, 2.48015873e-5f, -1.38888889e-3f);
+    s = mul_add(s, z, 8.3333333e-3f);
+    c = mul_add(c, z, 4.1666667e-2f);
+    s = mul_add(s, z, -1.6666667e-1f);
+    c = mul_add(c, z, -0.5f);
+    s = mul_add(s * z, x, x);
+    c = mul_add(c, z, 1.0f);
+    const float turned_s = quarter & 1u ? c : s, turned_c = quarter & 1u ? s : c;
+    *sine = quarter & 2u ? -turned_s : turned_s;
+    *cosine = (quarter + 1u) & 2u ? -turned_c : turned_c;
+}
+
+// Adds to this thread's scores, of a row of pages, what its key lost by its position.
+INLINE void $(s "add_turned")(const kvl__device_attend& a, int head, int row, bool is_visible,
+                         float (*scores)[cta_threads])
+{
+    enum { dim = $(codec.head_dim), heads = $(plan.turn_heads) };       // that a pass serves
+    const int64_t first = (blockIdx.z * (int64_t)gridDim.y + head) * num_heads;
+    const uint32_t position = (uint32_t)(row + a.windows.sink_len);
 #pragma unroll 1
-    for (int i = 0; i < num; ++i) {
-        const uint32_t phase = (uint32_t)(angles[i] * position >> 32);
-        const uint32_t quarter = (phase + 0x20000000u) >> 30;
-        const float x = (float)(int32_t)(phase - (quarter << 30)) * 1.4629180792671596e-9f;
-        const float z = x * x;
-        float s = mul_add(z, 2.7557319e-6f, -1.98412698e-4f);
-        float c = mul_add(z, 2.48015873e-5f, -1.38888889e-3f);
-        s = mul_add(s, z, 8.3333333e-3f);
-        c = mul_add(c, z, 4.1666667e-2f);
-        s = mul_add(s, z, -1.6666667e-1f);
-        c = mul_add(c, z, -0.5f);
-        s = mul_add(s * z, x, x);
-        c = mul_add(c, z, 1.0f);
-        const float turned_s = quarter & 1u ? c : s, turned_c = quarter & 1u ? s : c;
-        const float sine = quarter & 2u ? -turned_s : turned_s;
-        const float cosine = quarter + 1u & 2u ? -turned_c : turned_c;
+    for (int h = 0; is_visible && h < num_heads; h += heads) {
+        const float* turns = (const float*)a.prepared + (first + h) * a.query_floats + 2 * dim;
+        const uint64_t* angles = (const uint64_t*)(turns + 2 * dim);
+        const int num = ((const int*)turns)[4 * dim];
+        float sums[heads] = { 0.0f };
+#pragma unroll 1
+        for (int i = 0; i < num; ++i) {
+            float s, c;
+            $(s "turn_of")((uint32_t)(angles[i] * position >> 32), &s, &c);
 #pragma unroll
-        for (int h = 0; h < heads; ++h) {
-            const float2 of = *(const float2*)(turns + h * stride + 2 * i);
-            sums[h] = mul_add(of.x, cosine, mul_add(of.y, sine, sums[h]));
+            for (int k = 0; k < heads; ++k) {
+                const float2 of = *(const float2*)(turns + k * (int64_t)a.query_floats + 2 * i);
+                sums[k] = mul_add(of.x, c, mul_add(of.y, s, sums[k]));
+            }
         }
+#pragma unroll
+        for (int k = 0; k < heads; ++k) scores[h + k][threadIdx.x] += sums[k];
     }
 }
 //% end

@@ -320,6 +320,20 @@ INLINE void read_16_u16(const unsigned char* at, uint32_t* x)
     for (int i = 0; i < 16; ++i) x[i] = words[i / 2] >> i % 2 * 16 & 0xffffu;
 }
 
+// Likewise 8.
+INLINE void read_8_u8(const unsigned char* at, uint32_t* x)
+{
+    const uint2 v = *(const uint2*)at;
+    for (int i = 0; i < 8; ++i) x[i] = (i < 4 ? v.x : v.y) >> i % 4 * 8 & 255u;
+}
+
+INLINE void read_8_u16(const unsigned char* at, uint32_t* x)
+{
+    const uint4 v = *(const uint4*)at;
+    const uint32_t words[4] = { v.x, v.y, v.z, v.w };
+    for (int i = 0; i < 8; ++i) x[i] = words[i / 2] >> i % 2 * 16 & 0xffffu;
+}
+
 // The half of a word that lanes l and l + 8 share: bits 8 and up of its halves are lane l + 8's.
 INLINE uint32_t load_narrow(const unsigned char* at, int lane)
 {
@@ -416,7 +430,7 @@ INLINE unsigned char* page_at(const kvl__device_seq* s, int page, int head, int 
            + head * (int64_t)(keys_bytes + values_bytes) + (side ? values_at : 0);
 }
 
-#line 11 "templates/cuda/program.cu"
+#line 15 "templates/cuda/program.cu"
 #line 1 "templates/cuda/codec.cuh"
 // codec.cuh -- keys at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
 //
@@ -493,30 +507,37 @@ INLINE void k_put_codes(unsigned char* cell, int lane, const uint32_t* q, bool w
 #line 61 "templates/cuda/codec.cuh"
 }
 
-#line 66 "templates/cuda/codec.cuh"
+#line 64 "templates/cuda/codec.cuh"
+// What scales are multiplied with.
+INLINE void k_get_levels(const unsigned char* page, int lane, int word16, uint32_t* q)
+{
+    k_get_codes(page + k_cell_at(lane / 16, word16), lane % 16, q);
+}
+
+#line 74 "templates/cuda/codec.cuh"
 // METADATA
 
 // Index of the scale of a word and a lane.
 INLINE int k_group(int word, int lane)
 {
-#line 72 "templates/cuda/codec.cuh"
+#line 80 "templates/cuda/codec.cuh"
     return lane / k_group_size * k_word_extent + word;
-#line 76 "templates/cuda/codec.cuh"
+#line 84 "templates/cuda/codec.cuh"
 }
 
 INLINE float k_scale_of(uint32_t bits)
 {
-#line 83 "templates/cuda/codec.cuh"
+#line 91 "templates/cuda/codec.cuh"
     return meta_e5m3(bits);
-#line 85 "templates/cuda/codec.cuh"
+#line 93 "templates/cuda/codec.cuh"
 }
 
 INLINE float k_offset_of(float scale, uint32_t zero_bits)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 91 "templates/cuda/codec.cuh"
+#line 99 "templates/cuda/codec.cuh"
     const float zero = meta_i8(zero_bits);
-#line 93 "templates/cuda/codec.cuh"
+#line 101 "templates/cuda/codec.cuh"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
@@ -529,55 +550,57 @@ INLINE float k_read_scale(const unsigned char* page, int group)
 INLINE float k_read_offset(const unsigned char* page, int group, float scale)
 {
     uint32_t zero = 0;
-#line 106 "templates/cuda/codec.cuh"
+#line 114 "templates/cuda/codec.cuh"
     zero = read_u8(page + k_zeros_at + group * 1);
-#line 108 "templates/cuda/codec.cuh"
+#line 116 "templates/cuda/codec.cuh"
     return k_offset_of(scale, zero);
 }
 
-#line 185 "templates/cuda/codec.cuh"
+#line 195 "templates/cuda/codec.cuh"
 
-#line 206 "templates/cuda/codec.cuh"
-// Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
-INLINE void k_read_lane(const unsigned char* page, int lane, int word16, float* x)
+#line 222 "templates/cuda/codec.cuh"
+// Values, in the codec's basis, of the 16 words of a lane of the page from `word` on.
+INLINE void k_read_words(const unsigned char* page, int lane, int word, float* x)
 {
     uint32_t q[16];
-    k_get_codes(page + k_cell_at(lane / 16, word16), lane % 16, q);
-#line 214 "templates/cuda/codec.cuh"
+#line 227 "templates/cuda/codec.cuh"
+    k_get_levels(page, lane, word / 16, q);
+#line 259 "templates/cuda/codec.cuh"
     // Words side by side have scales side by side.
-    const int group = k_group(word16 * 16, lane);
+    const int group = k_group(word, lane);
     uint32_t scales[16], zeros[16] = { 0 };
-    read_16_u8(page + k_scales_at + group * 1, scales);
-#line 219 "templates/cuda/codec.cuh"
+    read_16_u8(page + k_scales_at + group * 1,
+                                        scales);
+#line 265 "templates/cuda/codec.cuh"
     read_16_u8(page + k_zeros_at + group * 1, zeros);
-#line 221 "templates/cuda/codec.cuh"
+#line 267 "templates/cuda/codec.cuh"
     for (int i = 0; i < 16; ++i) {
         const float scale = k_scale_of(scales[i]);
         x[i] = scale * to_float(q[i]) + k_offset_of(scale, zeros[i]);
     }
-#line 237 "templates/cuda/codec.cuh"
+#line 283 "templates/cuda/codec.cuh"
 }
 
-#line 271 "templates/cuda/codec.cuh"
+#line 322 "templates/cuda/codec.cuh"
 // One value.
 INLINE float k_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 275 "templates/cuda/codec.cuh"
+#line 326 "templates/cuda/codec.cuh"
     const int lane = row, word = channel;
-#line 279 "templates/cuda/codec.cuh"
+#line 330 "templates/cuda/codec.cuh"
     uint32_t q[16];
-    k_get_codes(page + k_cell_at(lane / 16, word / 16), lane % 16, q);
+    k_get_levels(page, lane, word / 16, q);
     uint32_t picked = q[0];
     for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
     *code = picked;
-#line 287 "templates/cuda/codec.cuh"
+#line 338 "templates/cuda/codec.cuh"
     const int group = k_group(word, lane);
     const float scale = k_read_scale(page, group);
     return scale * to_float(picked) + k_read_offset(page, group, scale);
-#line 291 "templates/cuda/codec.cuh"
+#line 342 "templates/cuda/codec.cuh"
 }
 
-#line 11 "templates/cuda/program.cu"
+#line 15 "templates/cuda/program.cu"
 #line 1 "templates/cuda/codec.cuh"
 // codec.cuh -- values at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
 //
@@ -654,30 +677,37 @@ INLINE void v_put_codes(unsigned char* cell, int lane, const uint32_t* q, bool w
 #line 61 "templates/cuda/codec.cuh"
 }
 
-#line 66 "templates/cuda/codec.cuh"
+#line 64 "templates/cuda/codec.cuh"
+// What scales are multiplied with.
+INLINE void v_get_levels(const unsigned char* page, int lane, int word16, uint32_t* q)
+{
+    v_get_codes(page + v_cell_at(lane / 16, word16), lane % 16, q);
+}
+
+#line 74 "templates/cuda/codec.cuh"
 // METADATA
 
 // Index of the scale of a word and a lane.
 INLINE int v_group(int word, int lane)
 {
-#line 72 "templates/cuda/codec.cuh"
+#line 80 "templates/cuda/codec.cuh"
     return lane / v_group_size * v_word_extent + word;
-#line 76 "templates/cuda/codec.cuh"
+#line 84 "templates/cuda/codec.cuh"
 }
 
 INLINE float v_scale_of(uint32_t bits)
 {
-#line 83 "templates/cuda/codec.cuh"
+#line 91 "templates/cuda/codec.cuh"
     return meta_e5m3(bits);
-#line 85 "templates/cuda/codec.cuh"
+#line 93 "templates/cuda/codec.cuh"
 }
 
 INLINE float v_offset_of(float scale, uint32_t zero_bits)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 91 "templates/cuda/codec.cuh"
+#line 99 "templates/cuda/codec.cuh"
     const float zero = meta_i8(zero_bits);
-#line 93 "templates/cuda/codec.cuh"
+#line 101 "templates/cuda/codec.cuh"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
@@ -690,55 +720,57 @@ INLINE float v_read_scale(const unsigned char* page, int group)
 INLINE float v_read_offset(const unsigned char* page, int group, float scale)
 {
     uint32_t zero = 0;
-#line 106 "templates/cuda/codec.cuh"
+#line 114 "templates/cuda/codec.cuh"
     zero = read_u8(page + v_zeros_at + group * 1);
-#line 108 "templates/cuda/codec.cuh"
+#line 116 "templates/cuda/codec.cuh"
     return v_offset_of(scale, zero);
 }
 
-#line 185 "templates/cuda/codec.cuh"
+#line 195 "templates/cuda/codec.cuh"
 
-#line 206 "templates/cuda/codec.cuh"
-// Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
-INLINE void v_read_lane(const unsigned char* page, int lane, int word16, float* x)
+#line 222 "templates/cuda/codec.cuh"
+// Values, in the codec's basis, of the 16 words of a lane of the page from `word` on.
+INLINE void v_read_words(const unsigned char* page, int lane, int word, float* x)
 {
     uint32_t q[16];
-    v_get_codes(page + v_cell_at(lane / 16, word16), lane % 16, q);
-#line 214 "templates/cuda/codec.cuh"
+#line 227 "templates/cuda/codec.cuh"
+    v_get_levels(page, lane, word / 16, q);
+#line 259 "templates/cuda/codec.cuh"
     // Words side by side have scales side by side.
-    const int group = v_group(word16 * 16, lane);
+    const int group = v_group(word, lane);
     uint32_t scales[16], zeros[16] = { 0 };
-    read_16_u8(page + v_scales_at + group * 1, scales);
-#line 219 "templates/cuda/codec.cuh"
+    read_16_u8(page + v_scales_at + group * 1,
+                                        scales);
+#line 265 "templates/cuda/codec.cuh"
     read_16_u8(page + v_zeros_at + group * 1, zeros);
-#line 221 "templates/cuda/codec.cuh"
+#line 267 "templates/cuda/codec.cuh"
     for (int i = 0; i < 16; ++i) {
         const float scale = v_scale_of(scales[i]);
         x[i] = scale * to_float(q[i]) + v_offset_of(scale, zeros[i]);
     }
-#line 237 "templates/cuda/codec.cuh"
+#line 283 "templates/cuda/codec.cuh"
 }
 
-#line 271 "templates/cuda/codec.cuh"
+#line 322 "templates/cuda/codec.cuh"
 // One value.
 INLINE float v_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 277 "templates/cuda/codec.cuh"
+#line 328 "templates/cuda/codec.cuh"
     const int lane = channel, word = row;
-#line 279 "templates/cuda/codec.cuh"
+#line 330 "templates/cuda/codec.cuh"
     uint32_t q[16];
-    v_get_codes(page + v_cell_at(lane / 16, word / 16), lane % 16, q);
+    v_get_levels(page, lane, word / 16, q);
     uint32_t picked = q[0];
     for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
     *code = picked;
-#line 287 "templates/cuda/codec.cuh"
+#line 338 "templates/cuda/codec.cuh"
     const int group = v_group(word, lane);
     const float scale = v_read_scale(page, group);
     return scale * to_float(picked) + v_read_offset(page, group, scale);
-#line 291 "templates/cuda/codec.cuh"
+#line 342 "templates/cuda/codec.cuh"
 }
 
-#line 25 "templates/cuda/program.cu"
+#line 36 "templates/cuda/program.cu"
 #line 1 "templates/cuda/attend_splits.cu"
 // attend_splits.cu -- attention of a query row over one part of the rows that it sees.
 //
@@ -1064,18 +1096,19 @@ INLINE void score_token(const kvl__device_seq* s, int head, int row, bool is_vis
             const int lane = row % page_size;
 #line 25 "templates/cuda/float_pages.cuh"
 #pragma unroll 1
-            for (int at = 0; at < head_dim_k / 16; ++at) {
+            for (int at = 0; at < head_dim_k; at += 16) {
                 float x[16];
-                k_read_lane(keys, lane, at, x);
+                k_read_words(keys, lane, at, x);
 #line 30 "templates/cuda/float_pages.cuh"
-                const float* of = q + first * q_floats + 0 + at * 16;
+                const float* of = q + first * q_floats + 0 + at;
 #pragma unroll
-                for (int h = 0; h < heads; ++h) sums[h] = dot<16>(of + h * q_floats, x, sums[h]);
+                for (int h = 0; h < heads; ++h)
+                    sums[h] = dot<16>(of + h * q_floats, x, sums[h]);
             }
         }
 #pragma unroll
         for (int h = 0; h < heads; ++h) {
-#line 40 "templates/cuda/float_pages.cuh"
+#line 41 "templates/cuda/float_pages.cuh"
             w->state.scores[first + h][threadIdx.x] = is_visible ? sums[h] : hidden_score();
         }
     }
@@ -1085,25 +1118,24 @@ INLINE void score_token(const kvl__device_seq* s, int head, int row, bool is_vis
 INLINE void add_values(const kvl__device_seq* s, int head, int strip, int begin, int end,
                        const workspace* w, outputs* o)
 {
+    enum { tokens = 16 };        // that are read at once
 #pragma unroll 1
-    for (int tile = slice_of(); tile * 16 < end; tile += slices) {
-        const int row = strip + tile * 16;
-        if (slice_of() >= slices || tile * 16 + 16 <= begin) continue;
+    for (int first = slice_of() * tokens; first < end; first += slices * tokens) {
+        const int row = strip + first;
+        if (slice_of() >= slices || first + tokens <= begin) continue;
         const unsigned char* values = page_at(s, row / page_size, head, 1);
 #pragma unroll
         for (int i = 0; i < each; ++i) {
-            float x[16];
+            float x[tokens];
             if (channel_of(i) >= head_dim_v) continue;
-            v_read_lane(values, channel_of(i),
-                                                                row % page_size / 16, x);
+            v_read_words(values, channel_of(i),
+                                                                 row % page_size, x);
 #pragma unroll
-            for (int t = 0; t < 16; ++t) {
-                const int at = tile * 16 + t;
-                if (at < begin || at >= end) x[t] = 0.0f;
-            }
+            for (int t = 0; t < tokens; ++t)
+                if (first + t < begin || first + t >= end) x[t] = 0.0f;
 #pragma unroll
             for (int h = 0; h < num_heads; ++h)
-                o->of[i][h] = dot<16>(w->state.scores[h] + tile * 16, x, o->of[i][h]);
+                o->of[i][h] = dot<tokens>(w->state.scores[h] + first, x, o->of[i][h]);
         }
     }
 }
@@ -1117,6 +1149,7 @@ INLINE void attend_pages(const kvl__device_attend& a, const kvl__device_seq* s, 
         const int row = strip + threadIdx.x;
         score_token(s, head, row, row >= begin && row < end,
                     (int)(row + a.windows.sink_len - position), q, w);
+#line 84 "templates/cuda/float_pages.cuh"
         softmax_add(&w->state, strip_rows, a.soft_cap);
         shrink_outputs(w->state, o);
         add_values(s, head, strip, most_of(0, begin - strip), least_of(strip_rows, end - strip), w,

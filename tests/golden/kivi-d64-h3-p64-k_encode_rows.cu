@@ -320,6 +320,20 @@ INLINE void read_16_u16(const unsigned char* at, uint32_t* x)
     for (int i = 0; i < 16; ++i) x[i] = words[i / 2] >> i % 2 * 16 & 0xffffu;
 }
 
+// Likewise 8.
+INLINE void read_8_u8(const unsigned char* at, uint32_t* x)
+{
+    const uint2 v = *(const uint2*)at;
+    for (int i = 0; i < 8; ++i) x[i] = (i < 4 ? v.x : v.y) >> i % 4 * 8 & 255u;
+}
+
+INLINE void read_8_u16(const unsigned char* at, uint32_t* x)
+{
+    const uint4 v = *(const uint4*)at;
+    const uint32_t words[4] = { v.x, v.y, v.z, v.w };
+    for (int i = 0; i < 8; ++i) x[i] = words[i / 2] >> i % 2 * 16 & 0xffffu;
+}
+
 // The half of a word that lanes l and l + 8 share: bits 8 and up of its halves are lane l + 8's.
 INLINE uint32_t load_narrow(const unsigned char* at, int lane)
 {
@@ -416,7 +430,7 @@ INLINE unsigned char* page_at(const kvl__device_seq* s, int page, int head, int 
            + head * (int64_t)(keys_bytes + values_bytes) + (side ? values_at : 0);
 }
 
-#line 14 "templates/cuda/program.cu"
+#line 15 "templates/cuda/program.cu"
 #line 1 "templates/cuda/codec.cuh"
 // codec.cuh -- keys at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
 //
@@ -614,47 +628,26 @@ INLINE uint32_t k_code_of(float x, k_grid grid)
 }
 #line 195 "templates/cuda/codec.cuh"
 
-#line 220 "templates/cuda/codec.cuh"
-// Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
-INLINE void k_read_lane(const unsigned char* page, int lane, int word16, float* x)
-{
-    uint32_t q[16];
-    k_get_levels(page, lane, word16, q);
-#line 228 "templates/cuda/codec.cuh"
-    // Words side by side have scales side by side.
-    const int group = k_group(word16 * 16, lane);
-    uint32_t scales[16], zeros[16] = { 0 };
-    read_16_u8(page + k_scales_at + group * 1, scales);
-#line 233 "templates/cuda/codec.cuh"
-    read_16_u8(page + k_zeros_at + group * 1, zeros);
-#line 235 "templates/cuda/codec.cuh"
-    for (int i = 0; i < 16; ++i) {
-        const float scale = k_scale_of(scales[i]);
-        x[i] = scale * to_float(q[i]) + k_offset_of(scale, zeros[i]);
-    }
-#line 251 "templates/cuda/codec.cuh"
-}
-
-#line 288 "templates/cuda/codec.cuh"
+#line 322 "templates/cuda/codec.cuh"
 // One value.
 INLINE float k_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 292 "templates/cuda/codec.cuh"
+#line 326 "templates/cuda/codec.cuh"
     const int lane = row, word = channel;
-#line 296 "templates/cuda/codec.cuh"
+#line 330 "templates/cuda/codec.cuh"
     uint32_t q[16];
     k_get_levels(page, lane, word / 16, q);
     uint32_t picked = q[0];
     for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
     *code = picked;
-#line 304 "templates/cuda/codec.cuh"
+#line 338 "templates/cuda/codec.cuh"
     const int group = k_group(word, lane);
     const float scale = k_read_scale(page, group);
     return scale * to_float(picked) + k_read_offset(page, group, scale);
-#line 308 "templates/cuda/codec.cuh"
+#line 342 "templates/cuda/codec.cuh"
 }
 
-#line 26 "templates/cuda/program.cu"
+#line 27 "templates/cuda/program.cu"
 #line 1 "templates/cuda/transform.cuh"
 // transform.cuh -- rows into the basis of the keys' codec, and out of it.
 //
@@ -680,7 +673,7 @@ INLINE void k_to_basis(float* x, int row_stride, const float* record)
 INLINE void k_turn_query(float* x, const float* record) { k_to_basis<1>(x, 0, record); }
 INLINE void k_from_basis(float* x, const float* record) { k_to_basis<1>(x, 0, record); }
 
-#line 29 "templates/cuda/program.cu"
+#line 30 "templates/cuda/program.cu"
 #line 1 "templates/cuda/encode_rows.cu"
 // encode_rows.cu -- rows of rings become codes of pages: transform, fit, round, pack.
 //
@@ -758,67 +751,101 @@ INLINE void k_put_tile(const k_unit& u, int tile, int first, int end, const floa
     k_put_cells(u, tile, first, end, x, k_row_stride, 0, k_dim);
 }
 
-#line 288 "templates/cuda/encode_rows.cu"
-// Groups along tokens: group_size rows at once, each channel with its own statistics.  Rows pass
-// twice: to be fitted, then to be rounded.
-INLINE void k_encode_group(const k_unit& u, int first, int end, float* x)
+#line 214 "templates/cuda/encode_rows.cu"
+// Channels of a thread: with a search, whose candidates take many registers, one at a time.
+#line 219 "templates/cuda/encode_rows.cu"
+enum { k_each = 1, k_last_pass = 1 };
+
+// What a thread knows of its channels: statistics, pair and grid, and the candidates of a search.
+typedef struct k_channels {
+    k_grid grids[1];
+    k_pair pairs[1];
+#line 226 "templates/cuda/encode_rows.cu"
+    float los[1];
+#line 226 "templates/cuda/encode_rows.cu"
+    float his[1];
+#line 232 "templates/cuda/encode_rows.cu"
+} k_channels;
+
+#line 284 "templates/cuda/encode_rows.cu"
+// A value of channel i passes, in the last pass to become its code.
+INLINE void k_pass_value(k_channels* w, int pass, int i, bool is_first, float* at)
 {
-    enum { each = 1 };                         // channels of a thread
-    k_grid grids[each];
-#line 295 "templates/cuda/encode_rows.cu"
-    float los[each] = { 0.0f };
-#line 295 "templates/cuda/encode_rows.cu"
-    float his[each] = { 0.0f };
-#line 297 "templates/cuda/encode_rows.cu"
-    for (int tile = first / 16; tile * 16 < end; ++tile) {
-        k_load_tile(u, tile, first, end, x);
-        for (int i = 0; i < each; ++i) {
-            const int channel = i * cta_threads + threadIdx.x;
+    const float value = *at;
+    if (pass == k_last_pass) {
+        *at = float_of(k_code_of(value, w->grids[i]));
+    } else if (pass == 0) {
+#line 292 "templates/cuda/encode_rows.cu"
+        {
+            const float x = value;
+            float& lo = w->los[i];
+            if (is_first) lo = x;
+            else lo = x < lo ? x : lo;
+        }
+#line 292 "templates/cuda/encode_rows.cu"
+        {
+            const float x = value;
+            float& hi = w->his[i];
+            if (is_first) hi = x;
+            else hi = x > hi ? x : hi;
+        }
+#line 307 "templates/cuda/encode_rows.cu"
+    }
+}
+
+INLINE void k_end_pass(k_channels* w, int pass)
+{
+    if (pass == 0) {
+#line 314 "templates/cuda/encode_rows.cu"
+#pragma unroll
+        for (int i = 0; i < 1; ++i)
+            w->grids[i] = k_fit_grid(&w->pairs[i], -1, w->los[i], w->his[i]);
+    }
+#line 324 "templates/cuda/encode_rows.cu"
+}
+
+// Groups along tokens: group_size rows at once, each channel from `from` on with a grid of its own.
+// Rows pass to be fitted and to be rounded; with a search five times, also twice to be refitted and
+// once to be compared.
+INLINE void k_encode_group(const k_unit& u, int first, int end, float* x, int from)
+{
+    k_channels w;
+#line 333 "templates/cuda/encode_rows.cu"
+    for (int i = 0; i < 1; ++i) w.los[i] = 0.0f;    // of threads without any
+#line 333 "templates/cuda/encode_rows.cu"
+    for (int i = 0; i < 1; ++i) w.his[i] = 0.0f;    // of threads without any
+#line 335 "templates/cuda/encode_rows.cu"
+#pragma unroll 1
+    for (int pass = 0; pass <= k_last_pass; ++pass) {
+#line 340 "templates/cuda/encode_rows.cu"
+#pragma unroll 1
+        for (int tile = first / 16; tile * 16 < end; ++tile) {
             const int begin = tile * 16 < first ? first - tile * 16 : 0;
             const int after = end < tile * 16 + 16 ? end - tile * 16 : 16;
-            if (channel >= k_dim) continue;
-            for (int row = begin; row < after; ++row) {
-                const float value = x[row * k_row_stride + channel];
-                const bool is_first = tile * 16 + row == first;
-#line 308 "templates/cuda/encode_rows.cu"
-                {
-                    const float x = value;
-                    float& lo = los[i];
-                    if (is_first) lo = x;
-                    else lo = x < lo ? x : lo;
-                }
-#line 308 "templates/cuda/encode_rows.cu"
-                {
-                    const float x = value;
-                    float& hi = his[i];
-                    if (is_first) hi = x;
-                    else hi = x > hi ? x : hi;
-                }
-#line 315 "templates/cuda/encode_rows.cu"
+            k_load_tile(u, tile, first, end, x);
+#pragma unroll
+            for (int i = 0; i < 1; ++i) {
+                const int channel = from + i * cta_threads + threadIdx.x;
+                if (channel >= k_dim) continue;
+#pragma unroll 1
+                for (int row = begin; row < after; ++row)
+                    k_pass_value(&w, pass, i, tile * 16 + row == first,
+                                 x + row * k_row_stride + channel);
             }
+            if (pass < k_last_pass) continue;
+            __syncthreads();
+#line 357 "templates/cuda/encode_rows.cu"
+            k_put_cells(u, tile, first, end, x + from, k_row_stride, from,
+                        64);
         }
+        k_end_pass(&w, pass);
     }
-    k_pair pairs[each];
-    for (int i = 0; i < each; ++i)
-        grids[i] = k_fit_grid(&pairs[i], -1, los[i], his[i]);
-#line 324 "templates/cuda/encode_rows.cu"
-    for (int i = 0; i < each; ++i) {
-        const int channel = i * cta_threads + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < 1; ++i) {
+        const int channel = from + i * cta_threads + threadIdx.x;
         const int group = k_group(channel, first);
         if (channel < k_dim)
-            k_put_pair(u.page, group, pairs[i].scale_code, pairs[i].zero_code);
-    }
-    for (int tile = first / 16; tile * 16 < end; ++tile) {
-        k_load_tile(u, tile, first, end, x);
-        for (int i = 0; i < each; ++i) {
-            const int channel = i * cta_threads + threadIdx.x;
-            for (int row = 0; row < 16 && channel < k_dim; ++row) {
-                float* at = x + row * k_row_stride + channel;
-                *at = float_of(k_code_of(*at, grids[i]));
-            }
-        }
-        __syncthreads();
-        k_put_tile(u, tile, first, end, x);
+            k_put_pair(u.page, group, w.pairs[i].scale_code, w.pairs[i].zero_code);
     }
 }
 
@@ -826,10 +853,13 @@ INLINE void k_encode_unit(const k_unit& u, int first, int end)
 {
     enum { group_size = 32 };
     __shared__ float x[16 * k_row_stride];
-    for (int row = first; row < end; row += group_size)
-        k_encode_group(u, row, row + group_size, x);
+    for (int row = first; row < end; row += group_size) {
+#line 381 "templates/cuda/encode_rows.cu"
+        k_encode_group(u, row, row + group_size, x, 0);
+#line 383 "templates/cuda/encode_rows.cu"
+    }
 }
-#line 352 "templates/cuda/encode_rows.cu"
+#line 386 "templates/cuda/encode_rows.cu"
 
 KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -850,413 +880,5 @@ KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
     u.page = page_at(s, page, head, 0);
     u.record = record_of(a.tables, a.table_floats, 0, head);
     k_encode_unit(u, first - u.row, end - u.row);
-}
-
-#line 14 "templates/cuda/program.cu"
-#line 1 "templates/cuda/codec.cuh"
-// codec.cuh -- values at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
-//
-// The order of codes and metadata in a page is the host's, gen/layout.lua.  A cell has 16 lanes and
-// 16 words: tokens are words, channels are lanes.
-// A thread works on one lane of a cell: its 16 words.
-
-#line 8 "templates/cuda/codec.cuh"
-// Where zeros are, and what metadata is made of.
-#line 13 "templates/cuda/codec.cuh"
-enum { v_dim = 64, v_lane_extent = 64 };
-enum { v_word_extent = 64, v_cell_bytes = 64 };
-enum { v_scales_at = 1024, v_zeros_at = 1152 };
-enum { v_page_bytes = 1280, v_group_size = 32 };
-
-INLINE int64_t v_cell_at(int lane16, int word16)
-{
-#line 23 "templates/cuda/codec.cuh"
-    return (word16 * (v_dim / 16) + lane16) * (int64_t)v_cell_bytes;
-#line 25 "templates/cuda/codec.cuh"
-}
-
-// Codes of the words of a lane, lane % 16 of a cell.
-INLINE void v_get_codes(const unsigned char* cell, int lane, uint32_t* q)
-{
-#line 31 "templates/cuda/codec.cuh"
-    const uint32_t word_0_0 = load_u32(cell + 0 + lane * 4);
-#line 37 "templates/cuda/codec.cuh"
-    q[0] = (word_0_0 & 3u);
-#line 37 "templates/cuda/codec.cuh"
-    q[1] = (word_0_0 >> 16 & 3u);
-#line 37 "templates/cuda/codec.cuh"
-    q[2] = (word_0_0 >> 2 & 3u);
-#line 37 "templates/cuda/codec.cuh"
-    q[3] = (word_0_0 >> 18 & 3u);
-#line 37 "templates/cuda/codec.cuh"
-    q[4] = (word_0_0 >> 4 & 3u);
-#line 37 "templates/cuda/codec.cuh"
-    q[5] = (word_0_0 >> 20 & 3u);
-#line 37 "templates/cuda/codec.cuh"
-    q[6] = (word_0_0 >> 6 & 3u);
-#line 37 "templates/cuda/codec.cuh"
-    q[7] = (word_0_0 >> 22 & 3u);
-#line 37 "templates/cuda/codec.cuh"
-    q[8] = (word_0_0 >> 8 & 3u);
-#line 37 "templates/cuda/codec.cuh"
-    q[9] = (word_0_0 >> 24 & 3u);
-#line 37 "templates/cuda/codec.cuh"
-    q[10] = (word_0_0 >> 10 & 3u);
-#line 37 "templates/cuda/codec.cuh"
-    q[11] = (word_0_0 >> 26 & 3u);
-#line 37 "templates/cuda/codec.cuh"
-    q[12] = (word_0_0 >> 12 & 3u);
-#line 37 "templates/cuda/codec.cuh"
-    q[13] = (word_0_0 >> 28 & 3u);
-#line 37 "templates/cuda/codec.cuh"
-    q[14] = (word_0_0 >> 14 & 3u);
-#line 37 "templates/cuda/codec.cuh"
-    q[15] = word_0_0 >> 30;
-#line 40 "templates/cuda/codec.cuh"
-}
-
-// The inverse.  All lanes of a warp take part, since lanes l and l + 8 may share words; `write`
-// says whether this one has a lane.
-INLINE void v_put_codes(unsigned char* cell, int lane, const uint32_t* q, bool write)
-{
-#line 47 "templates/cuda/codec.cuh"
-    {
-        const uint32_t word = ((uint32_t)q[0] & 3u) | ((uint32_t)q[1] & 3u) << 16 | ((uint32_t)q[2] & 3u) << 2 | ((uint32_t)q[3] & 3u) << 18 | ((uint32_t)q[4] & 3u) << 4 | ((uint32_t)q[5] & 3u) << 20 | ((uint32_t)q[6] & 3u) << 6 | ((uint32_t)q[7] & 3u) << 22 | ((uint32_t)q[8] & 3u) << 8 | ((uint32_t)q[9] & 3u) << 24 | ((uint32_t)q[10] & 3u) << 10 | ((uint32_t)q[11] & 3u) << 26 | ((uint32_t)q[12] & 3u) << 12 | ((uint32_t)q[13] & 3u) << 28 | ((uint32_t)q[14] & 3u) << 14 | ((uint32_t)q[15] & 3u) << 30;
-#line 53 "templates/cuda/codec.cuh"
-        if (write) *(uint32_t*)(cell + 0 + lane * 4) = word;
-#line 55 "templates/cuda/codec.cuh"
-    }
-#line 61 "templates/cuda/codec.cuh"
-}
-
-#line 64 "templates/cuda/codec.cuh"
-// What scales are multiplied with.
-INLINE void v_get_levels(const unsigned char* page, int lane, int word16, uint32_t* q)
-{
-    v_get_codes(page + v_cell_at(lane / 16, word16), lane % 16, q);
-}
-
-#line 74 "templates/cuda/codec.cuh"
-// METADATA
-
-// Index of the scale of a word and a lane.
-INLINE int v_group(int word, int lane)
-{
-#line 80 "templates/cuda/codec.cuh"
-    return lane / v_group_size * v_word_extent + word;
-#line 84 "templates/cuda/codec.cuh"
-}
-
-INLINE float v_scale_of(uint32_t bits)
-{
-#line 91 "templates/cuda/codec.cuh"
-    return meta_e5m3(bits);
-#line 93 "templates/cuda/codec.cuh"
-}
-
-INLINE float v_offset_of(float scale, uint32_t zero_bits)
-{
-    enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 99 "templates/cuda/codec.cuh"
-    const float zero = meta_i8(zero_bits);
-#line 101 "templates/cuda/codec.cuh"
-    return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
-}
-
-INLINE float v_read_scale(const unsigned char* page, int group)
-{
-    const unsigned char* at = page + v_scales_at + group * 1;
-    return v_scale_of(read_u8(at));
-}
-
-INLINE float v_read_offset(const unsigned char* page, int group, float scale)
-{
-    uint32_t zero = 0;
-#line 114 "templates/cuda/codec.cuh"
-    zero = read_u8(page + v_zeros_at + group * 1);
-#line 116 "templates/cuda/codec.cuh"
-    return v_offset_of(scale, zero);
-}
-
-#line 120 "templates/cuda/codec.cuh"
-// The numbers that turn a value into its code: round((x - offset) * inverse).
-typedef struct v_grid {
-    float offset, inverse;
-} v_grid;
-
-INLINE void v_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
-{
-    (void)zero_code;
-#line 133 "templates/cuda/codec.cuh"
-    page[v_scales_at + group] = (unsigned char)scale_code;
-#line 133 "templates/cuda/codec.cuh"
-    page[v_zeros_at + group] = (unsigned char)zero_code;
-#line 138 "templates/cuda/codec.cuh"
-}
-
-// What is stored for a group, and the scale that it decodes to.
-typedef struct v_pair {
-    uint32_t scale_code, zero_code;
-    float    scale;
-} v_pair;
-
-// Fits a group.  flag: the lowest bit of its zero; < 0: any.
-INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
-{
-    enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-    enum { group_size = 32 };
-    v_grid grid = { 0.0f, 0.0f };
-    uint32_t scale_code;
-    float scale;
-    (void)flag;
-#line 156 "templates/cuda/codec.cuh"
-    uint32_t zero_code;
-    lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
-    hi += 0.0f;
-    const float unit = (float)(1 << bits) / 32.0f;
-    const float range = least(hi - lo, float_max), mid = 0.5f * lo + 0.5f * hi;
-    const float wanted = most(range / (float)code_max, absolute(mid) / (127.0f * unit));
-    float zero;
-    scale_code = e5m3_of_f32(wanted);
-    if (wanted > 0.0f && scale_code == 0) scale_code = 1;
-    for (;; ++scale_code) {
-        scale = f32_of_e5m3(scale_code);
-        const float step = scale * unit;
-        zero = scale > 0.0f ? nearest_even(clamp(mid / step, -127.0f, 127.0f)) : 0.0f;
-        if (scale_code == 255) break;
-        if (0.5f * range + absolute(mid - zero * step) <= scale * (float)half_codes) break;
-    }
-    zero_code = (uint32_t)(int32_t)zero & 255u;
-    grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
-    grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 160 "templates/cuda/codec.cuh"
-    pair->zero_code = zero_code;
-#line 176 "templates/cuda/codec.cuh"
-    pair->scale_code = scale_code;
-    pair->scale = scale;
-    return grid;
-}
-
-#line 182 "templates/cuda/codec.cuh"
-// The code of a value: round((x - offset) * inverse) within the range of codes.  What is not a
-// number, 0 times an infinite inverse, gets the lowest code.
-INLINE uint32_t v_code_of(float x, v_grid grid)
-{
-    const float zero_point = 0.0f, code_max = 3.0f;
-    float y = (x - grid.offset) * grid.inverse;
-    y = most(y, -zero_point);
-    y = least(y, code_max - zero_point);
-    return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
-}
-#line 195 "templates/cuda/codec.cuh"
-
-#line 220 "templates/cuda/codec.cuh"
-// Values, in the codec's basis, of the words word16 * 16 ... of a lane of the page.
-INLINE void v_read_lane(const unsigned char* page, int lane, int word16, float* x)
-{
-    uint32_t q[16];
-    v_get_levels(page, lane, word16, q);
-#line 228 "templates/cuda/codec.cuh"
-    // Words side by side have scales side by side.
-    const int group = v_group(word16 * 16, lane);
-    uint32_t scales[16], zeros[16] = { 0 };
-    read_16_u8(page + v_scales_at + group * 1, scales);
-#line 233 "templates/cuda/codec.cuh"
-    read_16_u8(page + v_zeros_at + group * 1, zeros);
-#line 235 "templates/cuda/codec.cuh"
-    for (int i = 0; i < 16; ++i) {
-        const float scale = v_scale_of(scales[i]);
-        x[i] = scale * to_float(q[i]) + v_offset_of(scale, zeros[i]);
-    }
-#line 251 "templates/cuda/codec.cuh"
-}
-
-#line 288 "templates/cuda/codec.cuh"
-// One value.
-INLINE float v_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
-{
-#line 294 "templates/cuda/codec.cuh"
-    const int lane = channel, word = row;
-#line 296 "templates/cuda/codec.cuh"
-    uint32_t q[16];
-    v_get_levels(page, lane, word / 16, q);
-    uint32_t picked = q[0];
-    for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
-    *code = picked;
-#line 304 "templates/cuda/codec.cuh"
-    const int group = v_group(word, lane);
-    const float scale = v_read_scale(page, group);
-    return scale * to_float(picked) + v_read_offset(page, group, scale);
-#line 308 "templates/cuda/codec.cuh"
-}
-
-#line 26 "templates/cuda/program.cu"
-#line 1 "templates/cuda/transform.cuh"
-// transform.cuh -- rows into the basis of the values' codec, and out of it.
-//
-//   x       [num_rows, row_stride]  f32 in shared memory, in place; all threads take part
-//   record  of the head, of calibrated numbers
-//
-// to_basis is for rows that are encoded, turn_query for queries, from_basis for outputs and rows
-// that are read back.
-
-#line 146 "templates/cuda/transform.cuh"
-// Into the basis that all rows are in.
-template <int num_rows>
-INLINE void v_to_basis(float* x, int row_stride, const float* record)
-{
-    (void)record;
-#line 157 "templates/cuda/transform.cuh"
-    (void)x;
-    (void)row_stride;
-    __syncthreads();
-#line 161 "templates/cuda/transform.cuh"
-}
-
-INLINE void v_turn_query(float* x, const float* record) { v_to_basis<1>(x, 0, record); }
-INLINE void v_from_basis(float* x, const float* record) { v_to_basis<1>(x, 0, record); }
-
-#line 29 "templates/cuda/program.cu"
-#line 1 "templates/cuda/encode_rows.cu"
-// encode_rows.cu -- rows of rings become codes of pages: transform, fit, round, pack.
-//
-//   grid  units, num_kv_heads, num_seqs: 16 rows of a page at most
-//
-// Rows that are due when a.items are appended, and not encoded before.  A unit shares neither words
-// nor groups with others.  Nothing in here may be fused or reordered where it decides a code: every
-// target gets the same bits.
-
-#line 11 "templates/cuda/encode_rows.cu"
-enum { v_unit_rows = 16 };
-enum { v_row_stride = 65 };          // + 1: rows begin in different banks
-
-// One unit of one sequence and head.
-typedef struct v_unit {
-    const uint16_t* ring;
-    int32_t         row;           // the first row of the page, counted after the sink
-    int32_t         ring_rows, sink_len;
-    unsigned char*  page;
-    const float*    record;
-} v_unit;
-
-#line 51 "templates/cuda/encode_rows.cu"
-// Rows [from, from + rows) of the page in the codec's basis; of them [first, end) are read.
-template <int rows>
-INLINE void v_load_rows(const v_unit& u, int from, int first, int end, float* x)
-{
-    __syncthreads();
-#pragma unroll 4
-    for (int i = threadIdx.x; i < rows * v_dim; i += cta_threads) {
-        const int row = from + i / v_dim, channel = i % v_dim;
-        float value = 0.0f;
-        if (row >= first && row < end)
-            value = f32_of_row(u.ring[(u.row + row) % u.ring_rows * (int64_t)v_dim + channel]);
-#line 73 "templates/cuda/encode_rows.cu"
-        x[i / v_dim * v_row_stride + channel] = value;
-    }
-    v_to_basis<rows>(x, v_row_stride, u.record);
-#line 85 "templates/cuda/encode_rows.cu"
-}
-
-INLINE void v_load_tile(const v_unit& u, int tile, int first, int end, float* x)
-{
-    v_load_rows<16>(u, tile * 16, first, end, x);
-}
-
-// Codes of `channels` channels from `channel` on take their place in the page: of the rows [first,
-// end) of a tile, bits of x [16, stride], whose first is that of the first channel.
-INLINE void v_put_cells(const v_unit& u, int tile, int first, int end, const float* x,
-                        int stride, int channel, int channels)
-{
-    const bool whole = first <= tile * 16 && end >= tile * 16 + 16;
-    for (int from = 0; from < channels; from += cta_threads) {
-        const int item = from + threadIdx.x, at = (channel + item) / 16, lane = item % 16;
-        const bool write = item < channels;
-        uint32_t q[16];
-        for (int i = 0; i < 16; ++i) q[i] = 0;
-#line 106 "templates/cuda/encode_rows.cu"
-        unsigned char* cell = u.page + v_cell_at(write ? at : 0, tile);
-#line 108 "templates/cuda/encode_rows.cu"
-        if (write && !whole) v_get_codes(cell, lane, q);
-        for (int i = 0; i < 16; ++i) {
-#line 113 "templates/cuda/encode_rows.cu"
-            const int row = i, place = item;
-#line 115 "templates/cuda/encode_rows.cu"
-            if (write && tile * 16 + row >= first && tile * 16 + row < end)
-                q[i] = bits_of(x[row * stride + place]);
-        }
-        v_put_codes(cell, lane, q, write);
-    }
-}
-
-INLINE void v_put_tile(const v_unit& u, int tile, int first, int end, const float* x)
-{
-    v_put_cells(u, tile, first, end, x, v_row_stride, 0, v_dim);
-}
-
-#line 176 "templates/cuda/encode_rows.cu"
-// Groups along the channels of a row.  A thread has one group of one row.
-INLINE void v_encode_unit(const v_unit& u, int first, int end)
-{
-    enum { group_size = 32, groups = v_dim / group_size };
-    __shared__ float x[16 * v_row_stride];
-    for (int tile = first / 16; tile * 16 < end; ++tile) {
-        v_load_tile(u, tile, first, end, x);
-        for (int item = threadIdx.x; item < 16 * groups; item += cta_threads) {
-            const int row = tile * 16 + item % 16, channel = item / 16 * group_size;
-            if (row < first || row >= end) continue;
-            float* of = x + item % 16 * v_row_stride + channel;
-#line 188 "templates/cuda/encode_rows.cu"
-            float lo;
-#line 188 "templates/cuda/encode_rows.cu"
-            float hi;
-#line 190 "templates/cuda/encode_rows.cu"
-            {
-                const float x = of[0];
-#line 193 "templates/cuda/encode_rows.cu"
-                lo = x;
-#line 193 "templates/cuda/encode_rows.cu"
-                hi = x;
-#line 195 "templates/cuda/encode_rows.cu"
-            }
-            for (int i = 1; i < group_size; ++i) {
-                const float x = of[i];
-#line 199 "templates/cuda/encode_rows.cu"
-                lo = x < lo ? x : lo;
-#line 199 "templates/cuda/encode_rows.cu"
-                hi = x > hi ? x : hi;
-#line 201 "templates/cuda/encode_rows.cu"
-            }
-            const int group = v_group(row, channel);
-            v_pair pair;
-            const v_grid grid = v_fit_grid(&pair, -1, lo, hi);
-            v_put_pair(u.page, group, pair.scale_code, pair.zero_code);
-            for (int i = 0; i < group_size; ++i) of[i] = float_of(v_code_of(of[i], grid));
-        }
-        __syncthreads();
-        v_put_tile(u, tile, first, end, x);
-    }
-}
-#line 352 "templates/cuda/encode_rows.cu"
-
-KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
-{
-    const int head = blockIdx.y;
-    const kvl__device_item& item = a.items[blockIdx.z];
-    const kvl__device_seq* s = (const kvl__device_seq*)item.seq;
-    const int due = quantized_rows(s, a.windows, (int)s->rows + item.num_rows);
-    const int unit = (int)s->quantized / v_unit_rows + blockIdx.x;
-    const int first = most_of((int)s->quantized, unit * v_unit_rows);
-    const int end = least_of(due, (unit + 1) * v_unit_rows), page = first / page_size;
-    if (first >= end || page < s->first_page) return;
-    const head_windows w = windows_of(s, a.windows, head);
-    v_unit u;
-    u.ring = w.ring[1];
-    u.row = page * page_size;
-    u.ring_rows = a.windows.ring_rows;
-    u.sink_len = a.windows.sink_len;
-    u.page = page_at(s, page, head, 1);
-    u.record = record_of(a.tables, a.table_floats, 1, head);
-    v_encode_unit(u, first - u.row, end - u.row);
 }
 
