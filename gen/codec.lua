@@ -391,11 +391,23 @@ local function add_codes(d, planes)
     end
 end
 
+-- Raises a refusal unless a target has kernels for the parts.
+local function check_target(side, config, parts)
+    for _, stage in ipairs(config.target == "cuda" and stages or {}) do
+        local part = parts[stage.name]
+        if part and part.host_only then
+            refuse("%s.%s = %s: has no kernel of target cuda", side, stage.name,
+                   config[side][stage.name])
+        end
+    end
+end
+
 -- Returns the codec of side "k" or "v".  `parts[stage]` is the part of each stage that is not left
 -- out.
 function codec.derive(side, config, parts, isa)
     local c, page_size = config[side], config.page_size
     check_parts(side, c, parts)
+    check_target(side, config, parts)
     check_shape(side, config, parts)
     if parts.choose then check_choice(side, c, parts) end
 
