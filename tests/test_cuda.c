@@ -72,6 +72,8 @@ static const shape shapes[] = {
       0, 0 },
     { "loom:round=feedback_trellis8,sink=1,recent=4", 4, 2, 128, 128, 100, 0, 0 },
     { "loom:b1,g64,round=feedback_trellis32,sink=1,recent=4", 1, 1, 64, 256, 200, 0, 0 },
+    { "rtn:b2,kg128,vg96,k.round=feedback_trellis8,v.round=feedback_trellis16,recent=4", 1, 1, 128,
+      96, 60, 0, 0 },
     { "loom:b3,g32,meta=e4m3,k.axis=per_token,v.axis=per_channel,round=feedback_trellis64,recent=4",
       1, 1, 64, 64, 100, 0, 0 },
     { "kivi:k.axis=per_token,k2,v4,g16,round=feedback_trellis16,k.fit=search,recent=3", 3, 1, 80,

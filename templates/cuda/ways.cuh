@@ -3,24 +3,29 @@
 // A team has a token's group.  Where a way has been is told by the state in which it began and the
 // x of its steps: errors are not copied.  A sum of errors is in the order of channels, so a way is
 // followed from its beginning.
-//% local S, held, team = codec.path.states, codec.states_held, codec.team
+//% local S, held, words = codec.path.states, codec.states_held, (codec.group_size + 63) // 64
 
-// Of a way: the state it began in, x of each step (bit i that of step i), what it cost.
+// Of a way: the state it began in, x of each step (bit i % 64 of word i / 64), what it cost.
 typedef struct $(s "way") {
     uint32_t begin[$(held)];
-    uint64_t x[$(held)];
+    uint64_t x[$(words)][$(held)];
     float    sum[$(held)];
 } $(s "way");
 
-// Row row[i] times the errors of a way before step `at`.
-INLINE float $(s "sum_of_way")(float (*e)[$(S)], const float* row, int at, uint32_t state,
-                          uint64_t x)
+// row[i] times the errors of a way of a lane before step `at`.
+INLINE float $(s "sum_of_way")(float (*e)[$(S)], const float* row, int at, const $(s "way")& w,
+                          int h)
 {
+    uint32_t state = w.begin[h];
     float sum = 0.0f;
+#pragma unroll
+    for (int word = 0; word < $(words); ++word) {
+        uint64_t x = w.x[word][h];
 #pragma unroll 1
-    for (int i = 0; i < at; ++i) {
-        state = (state << 1 | ((uint32_t)(x >> i) & 1u)) & ($(s "states") - 1u);
-        sum = mul_add(row[i], e[i][state], sum);
+        for (int i = word * 64; i < least_of(at, word * 64 + 64); ++i, x >>= 1) {
+            state = (state << 1 | ((uint32_t)x & 1u)) & ($(s "states") - 1u);
+            sum = mul_add(row[i], e[i][state], sum);
+        }
     }
     return sum;
 }
@@ -37,7 +42,7 @@ INLINE void $(s "step_ways")($(s "columns")* c, int team, int t, int first, int 
     float target[$(held)];
     $(s "way") next;
     for (int h = 0; h < $(held); ++h) {
-        const float sum = $(s "sum_of_way")(c->ways.of.e[team], row, at, w->begin[h], w->x[h]);
+        const float sum = $(s "sum_of_way")(c->ways.of.e[team], row, at, *w, h);
         target[h] = $(s "path_target")((base + sum - grid.offset) * grid.inverse);
     }
     for (int h = 0; h < $(held); ++h) {
@@ -53,11 +58,16 @@ INLINE void $(s "step_ways")($(s "columns")* c, int team, int t, int first, int 
         const bool by_b = sum[1] < sum[0];
         const uint32_t begin_a = $(s "from_state")(w->begin, h, 0);
         const uint32_t begin_b = $(s "from_state")(w->begin, h, 1);
-        const uint64_t x_a = $(s "from_state")(w->x, h, 0), x_b = $(s "from_state")(w->x, h, 1);
         const float taken = by_b ? level[1] : level[0];
         next.sum[h] = by_b ? sum[1] : sum[0];
         next.begin[h] = by_b ? begin_b : begin_a;
-        next.x[h] = (by_b ? x_b : x_a) | (uint64_t)bit << at;
+#pragma unroll
+        for (int word = 0; word < $(words); ++word) {
+            const uint64_t x_a = $(s "from_state")(w->x[word], h, 0);
+            const uint64_t x_b = $(s "from_state")(w->x[word], h, 1);
+            next.x[word][h] = (by_b ? x_b : x_a)
+                              | (word == at / 64 ? (uint64_t)bit << at % 64 : 0);
+        }
         c->ways.of.e[team][at][state] = y - (scale * taken + grid.offset);
         c->ways.of.step[team][at][state] = (unsigned char)((uint32_t)taken | bit << 7);
     }
@@ -77,7 +87,7 @@ INLINE void $(s "guide_group")(const $(s "unit")& u, $(s "columns")* c, int team
     for (int pass = 0; pass < 2; ++pass) {
         for (int h = 0; h < $(held); ++h) {
             w.begin[h] = (uint32_t)(lane + 32 * h);
-            w.x[h] = 0;
+            for (int word = 0; word < $(words); ++word) w.x[word][h] = 0;
             w.sum[h] = end < 0 || lane + 32 * h == end ? 0.0f : 1e30f;
         }
 #pragma unroll 1
@@ -88,18 +98,23 @@ INLINE void $(s "guide_group")(const $(s "unit")& u, $(s "columns")* c, int team
         if (pass == 0) end = least;
     }
     uint32_t state = __shfl_sync(0xffffffffu, w.begin[0], end % 32, $(s "team"));
-    uint64_t x = __shfl_sync(0xffffffffu, w.x[0], end % 32, $(s "team"));
     //% if held == 2 then
     const uint32_t high_begin = __shfl_sync(0xffffffffu, w.begin[1], end % 32);
-    const uint64_t high_x = __shfl_sync(0xffffffffu, w.x[1], end % 32);
     state = end < 32 ? state : high_begin;
-    x = end < 32 ? x : high_x;
     //% end
+#pragma unroll
+    for (int word = 0; word < $(words); ++word) {
+        uint64_t x = __shfl_sync(0xffffffffu, w.x[word][0], end % 32, $(s "team"));
+        //% if held == 2 then
+        const uint64_t high_x = __shfl_sync(0xffffffffu, w.x[word][1], end % 32);
+        x = end < 32 ? x : high_x;
+        //% end
 #pragma unroll 1
-    for (int i = 0; i < $(s "path_len"); ++i) {
-        state = (state << 1 | ((uint32_t)(x >> i) & 1u)) & ($(s "states") - 1u);
-        if (i % $(s "team") != lane) continue;
-        $(s "set_code")(c, first + i, t, c->ways.of.step[team][i][state], scale, grid.offset);
+        for (int i = word * 64; i < least_of($(s "path_len"), word * 64 + 64); ++i, x >>= 1) {
+            state = (state << 1 | ((uint32_t)x & 1u)) & ($(s "states") - 1u);
+            if (i % $(s "team") != lane) continue;
+            $(s "set_code")(c, first + i, t, c->ways.of.step[team][i][state], scale, grid.offset);
+        }
     }
     __syncwarp();
 }
