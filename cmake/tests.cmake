@@ -195,13 +195,16 @@ if(TEST test_jit)
     set_tests_properties(test_jit PROPERTIES RUN_SERIAL TRUE)
 endif()
 
-# Files of sequences once more with a device for the last target: the stand-in of tests/ptxsim.
-if(TARGET test_file AND NOT KVLOOM_NO_LUA AND NOT KVLOOM_SANITIZE)
-    add_test(NAME test_file_cuda COMMAND $<TARGET_FILE:test_file> --tap=- --short-filename -j1
-             WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
-    kvloom_test_properties(test_file_cuda cuda)
-    set_property(TEST test_file_cuda APPEND PROPERTY ENVIRONMENT "KVLOOM_TEST_TARGET=cuda")
-    set_tests_properties(test_file_cuda PROPERTIES DEPENDS test_file)
+# Files, pages and prefill once more with a device for the last target: the stand-in of
+# tests/ptxsim.
+if(NOT KVLOOM_NO_LUA AND NOT KVLOOM_SANITIZE)
+    foreach(name IN ITEMS test_file test_pages test_prefill)
+        add_test(NAME ${name}_cuda COMMAND $<TARGET_FILE:${name}> --tap=- --short-filename -j1
+                 WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+        kvloom_test_properties(${name}_cuda cuda)
+        set_property(TEST ${name}_cuda APPEND PROPERTY ENVIRONMENT "KVLOOM_TEST_TARGET=cuda")
+        set_tests_properties(${name}_cuda PROPERTIES DEPENDS ${name})
+    endforeach()
 endif()
 
 # Tests that can use the machine's own device do so as well: ctest -L gpu.

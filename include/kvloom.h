@@ -137,7 +137,16 @@
 // refused.
 //
 // Several query rows.  kvl_append_attend gives each row the cache as it was at its age, equal bit
-// for bit to appending and attending row by row: verification of drafts, and prefill.
+// for bit to appending and attending row by row: verification of drafts, and prefill as decoding
+// would have it.
+//
+// Prefill in 16 bits.  With kvl_attend_desc.prefill, the queries of a kvl_append_attend read the
+// rows of that call as windows hold them, in 16 bits, though they are encoded in the same call; of
+// the rows before it they read what the cache held before the call, codes and windows.  A prompt
+// goes in as chunks of any size: what is stored does not depend on them, nor on prefill, and
+// outputs are those of attention over full rows as far back as the chunk begins.  A prompt in one
+// call is read in 16 bits throughout.  The call needs memory for its rows (2 bytes a number), which
+// it gives back.
 //
 // CALIBRATED CODECS
 //
@@ -615,6 +624,8 @@ typedef struct kvl_attend_desc {
     const int64_t* row_ends;      // those in [begin, end); NULL: all of them
     int            partial;       // 1: the result is a part, for kvl_merge: sink logits are left
                                   // out of it
+    int            prefill;       // 1, of kvl_append_attend: queries read the rows of the call in
+                                  // 16 bits; see SEQUENCES IN AN ENGINE
     kvl_const_rows q;             // [sum of q_lens, num_q_heads, head_dim]
     kvl_rows       o;             // [sum of q_lens, num_q_heads, head_dim_v]
     float*         lse;           // [sum of q_lens, num_q_heads], natural log; may be NULL
@@ -634,7 +645,9 @@ typedef struct kvl_attend_desc {
 KVL_API kvl_status kvl_attend(kvl_cache* cache, const kvl_attend_desc* desc);
 
 // For each row j: appends row j of every sequence that has one, then attends row j.  Equal bit for
-// bit to those calls, without their overhead: rows between two encoded chunks go together.
+// bit to those calls, without their overhead: rows between two encoded chunks go together.  With
+// attend->prefill, row j sees the rows of the call up to its own in 16 bits instead, and those
+// before the call as they were then.
 // - attend has the append's layer, num_seqs and seqs, q_lens equal to num_rows (NULL: one each),
 //   and no q_positions.
 // - o and lse must not overlap k, v and q.
@@ -1122,6 +1135,7 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_derive.h"
 #include "kvl_device.h"
 #include "kvl_launch.h"
+#include "kvl_prefill.h"
 #include "kvl_sequence.h"
 #include "kvl_staging.h"
 #include "kvl_file.h"

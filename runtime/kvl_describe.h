@@ -71,7 +71,8 @@ KVL__FN kvl_status kvl__estimate_cache(kvl_cache* cache, const kvl_cache_desc* d
     *bytes = sizeof *cache + (uint64_t)cache->num_layers * sizeof *cache->layers;
     for (int i = 0; i < cache->num_layers; ++i)
         *bytes += cache->layers[i].record_bytes + cache->layers[i].head_bytes +
-                  cache->layers[i].turns_bytes + cache->layers[i].pool_bytes;
+                  cache->layers[i].turns_bytes + cache->layers[i].pool_bytes +
+                  cache->layers[i].pool_device_bytes;
     *bytes += kvl__scratch_sizes(cache, kvl_context_threads(cache->ctx));
     *bytes += (uint64_t)kvl__slots_for(num_seqs) * sizeof *cache->slots;
     const uint64_t seq_bytes = kvl__estimate_seq(cache, num_rows);

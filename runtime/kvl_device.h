@@ -469,28 +469,68 @@ KVL__FN kvl_status kvl__device_restore_side(kvl_cache* cache, const kvl__restore
     return kvl__launch_restore(cache, job->l, job->side, job->num, &a);
 }
 
+// Rows of a sequence that are written into windows of 16-bit rows, of a layer like its own but for
+// the length of the ring.
+typedef struct kvl__ring_copy {
+    const kvl__layer *from, *to;
+    const kvl__seq_layer* seq;         // of from
+    uint64_t window;                   // of to
+    int64_t  row, num;                 // after the sink
+} kvl__ring_copy;
+
+// num rows of a side from `first` on, to the place `at` of each head's windows, in numbers.
+KVL__FN void kvl__device_copy_rows(kvl_cache* cache, const kvl__ring_copy* copy, int side,
+                                   int64_t first, int64_t num, int64_t at)
+{
+    const kvl__layer* to = copy->to;
+    kvl__device_restore a;
+    kvl__device_restore_args(copy->from, copy->seq, side, first, &a);
+    a.rows.data = copy->window + 2u * (uint64_t)at;
+    a.rows.row_stride = to->config.side[side].head_dim;
+    a.rows.head_stride =
+        (to->sink_rows + to->keep_rows + to->tail_rows) * kvl__stored_dims(&to->config);
+    a.rows.type = to->config.side[side].rows ? KVL_BF16 : KVL_F16;
+    kvl__device_note(cache, kvl__launch_restore(cache, copy->from, side, num, &a));
+}
+
+// The first num rows, which the sink has.
+KVL__FN void kvl__device_copy_sink(kvl_cache* cache, const kvl__ring_copy* copy, int64_t num)
+{
+    const kvl__config* c = &copy->to->config;
+    for (int side = 0; side < c->num_stored; ++side)
+        kvl__device_copy_rows(cache, copy, side, 0, num,
+                              side ? copy->to->sink_rows * c->side[0].head_dim : 0);
+}
+
+// Rows after the sink become ring rows in their own places.
+KVL__FN void kvl__device_copy_ring(kvl_cache* cache, const kvl__ring_copy* copy)
+{
+    const kvl__layer* to = copy->to;
+    const int64_t ring_rows = to->keep_rows + to->tail_rows, dk = to->config.side[0].head_dim;
+    for (int side = 0; side < to->config.num_stored; ++side) {
+        const int64_t ring = to->sink_rows * kvl__stored_dims(&to->config) +
+                             (side ? ring_rows * dk : 0);
+        for (int64_t done = 0; done < copy->num;) {
+            const int64_t slot = (copy->row + done) % ring_rows;
+            const int64_t count = kvl__min_i64(copy->num - done, ring_rows - slot);
+            kvl__device_copy_rows(cache, copy, side, to->config.sink_len + copy->row + done, count,
+                                  ring + slot * to->config.side[side].head_dim);
+            done += count;
+        }
+    }
+}
+
 // Rows [row, row + num) after the sink, in pages, become ring rows in their own places.
 KVL__FN void kvl__device_restore_tail(kvl_cache* cache, const kvl__layer* l,
                                       const kvl__seq_layer* s, int64_t row, int64_t num)
 {
-    const int64_t dk = l->config.side[0].head_dim, dv = kvl__stored_dims(&l->config) - dk;
-    const int64_t ring_rows = l->keep_rows + l->tail_rows;
-    for (int side = 0; side < l->config.num_stored; ++side) {
-        const int64_t dim = side ? dv : dk;
-        for (int64_t done = 0; done < num;) {
-            const int64_t slot = (row + done) % ring_rows;
-            const int64_t count = kvl__min_i64(num - done, ring_rows - slot);
-            const int64_t at = (side ? ring_rows * dk : 0) + l->sink_rows * (dk + dv) + slot * dim;
-            kvl__device_restore a;
-            kvl__device_restore_args(l, s, side, l->config.sink_len + row + done, &a);
-            a.rows.data = (uintptr_t)s->window + 2u * (uint64_t)at;
-            a.rows.row_stride = dim;
-            a.rows.head_stride = (l->sink_rows + ring_rows) * (dk + dv);
-            a.rows.type = l->config.side[side].rows ? KVL_BF16 : KVL_F16;
-            kvl__device_note(cache, kvl__launch_restore(cache, l, side, count, &a));
-            done += count;
-        }
-    }
+    kvl__ring_copy copy;
+    copy.from = copy.to = l;
+    copy.seq = s;
+    copy.window = (uintptr_t)s->window;
+    copy.row = row;
+    copy.num = num;
+    kvl__device_copy_ring(cache, &copy);
 }
 
 // Codes and grids of one side of one head, to arrays of the host: through memory of the device.
@@ -586,6 +626,12 @@ KVL__FN kvl_status kvl__device_cache_build(kvl_cache* cache)
         KVL__TRY(kvl__device_records(cache, &cache->layers[i]));
     for (int i = 0; i < cache->num_layers; ++i)
         KVL__TRY(kvl__device_numbers(cache, &cache->layers[i]));
+    for (int i = 0; i < cache->num_layers; ++i) {
+        kvl__layer* l = &cache->layers[i];
+        if (l->pool_device_bytes == 0) continue;
+        l->pool_device = kvl__cache_take_device(cache, l->pool_device_bytes);
+        if (!l->pool_device) return KVL_NO_MEMORY;
+    }
     d->workspace_bytes = kvl__device_workspace_bytes(cache);
     if (d->workspace_bytes) {
         d->workspace = kvl__cache_take_device(cache, d->workspace_bytes);
@@ -603,6 +649,7 @@ KVL__FN void kvl__device_cache_free(kvl_cache* cache)
         kvl__layer* l = &cache->layers[i];
         kvl__cache_give_device(cache, l->device_records, kvl__device_records_bytes(l));
         kvl__cache_give_device(cache, l->device_numbers, l->head_bytes);
+        kvl__cache_give_device(cache, l->pool_device, l->pool_device_bytes);
         while (l->spare) {
             kvl__page* page = l->spare;
             l->spare = page->next;
@@ -635,7 +682,8 @@ KVL__PUBLIC kvl_status kvl_prepare(kvl_cache* cache, const kvl_prepare_desc* d)
         kvl__layer* l = &cache->layers[i];
         if (!l->active) continue;
         const int64_t quantized = kvl__quantized_rows(&l->config, d->num_rows);
-        int64_t missing = d->num_seqs * kvl__num_pages(&l->config, quantized);
+        int64_t missing =
+            cache->num_pages ? 0 : d->num_seqs * kvl__num_pages(&l->config, quantized);
         for (const kvl__page* page = l->spare; page; page = page->next) --missing;
         for (; missing > 0; --missing) {
             kvl__page* page = kvl__device_page_make(cache, l);

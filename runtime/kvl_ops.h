@@ -174,8 +174,6 @@ KVL__FN kvl_status kvl__check_cache_desc(kvl_context* ctx, const kvl_cache_desc*
     KVL__REQUIRE(ctx, !desc->num_pages || !desc->prefix_bytes, KVL_BAD_ARGUMENT, "prefix_bytes = "
                  "%llu: must be 0 with num_pages: what pages are shared is the engine's choice",
                  (unsigned long long)desc->prefix_bytes);
-    KVL__REQUIRE(ctx, !desc->num_pages || !ctx->gpu, KVL_UNSUPPORTED, "num_pages = %lld: pages on "
-                 "a device are not handed in; kvl_prepare makes them", (long long)desc->num_pages);
     KVL__REQUIRE(ctx, desc->keep_len >= 0 && desc->keep_len <= 1 << 16, KVL_BAD_ARGUMENT,
                  "keep_len = %d: must be 0 to %d", desc->keep_len, 1 << 16);
     const kvl__table_source* source = (const kvl__table_source*)(const void*)desc->calibration;
@@ -195,9 +193,11 @@ KVL__FN kvl_status kvl__pools_configure(kvl_cache* cache, int64_t num_pages)
         KVL__REQUIRE(cache->ctx, l->config.page_size == page_size, KVL_UNSUPPORTED,
                      "num_pages: layer %d has pages of %d rows, layer %d of %d: page= in the specs "
                      "makes them equal", i, l->config.page_size, first, page_size);
-        KVL__REQUIRE(cache->ctx, (uint64_t)num_pages <= (UINT64_MAX >> 2) / kvl__pool_stride(l),
+        KVL__REQUIRE(cache->ctx, (uint64_t)num_pages <= (UINT64_MAX >> 3) / kvl__pool_contents(l),
                      KVL_BAD_ARGUMENT, "num_pages = %lld: their bytes are no number of 64 bits",
                      (long long)num_pages);
+        if (kvl__on_device(cache))
+            l->pool_device_bytes = (uint64_t)num_pages * kvl__pool_contents(l);
         l->pool_bytes = (uint64_t)num_pages * kvl__pool_stride(l) + 63;
     }
     return KVL_OK;
@@ -1334,6 +1334,8 @@ KVL__FN kvl_status kvl__check_attend_desc(const kvl_cache* cache, const kvl_atte
     KVL__TRY(kvl__need_layer(cache, d->layer, l));
     KVL__REQUIRE(cache->ctx, d->partial == 0 || d->partial == 1, KVL_BAD_ARGUMENT,
                  "partial = %d: must be 0 or 1", d->partial);
+    KVL__REQUIRE(cache->ctx, d->prefill == 0 || d->prefill == 1, KVL_BAD_ARGUMENT,
+                 "prefill = %d: must be 0 or 1", d->prefill);
     return kvl__check_batch(cache, d->num_seqs, d->seqs);
 }
 
@@ -1388,6 +1390,8 @@ KVL__PUBLIC kvl_status kvl_attend(kvl_cache* cache, const kvl_attend_desc* d)
     memset(&job, 0, sizeof job);
     KVL__USE_CACHE(cache);
     KVL__TRY(kvl__check_attend_desc(cache, d, &job.l));
+    KVL__REQUIRE(cache->ctx, !d->prefill, KVL_BAD_ARGUMENT,
+                 "prefill = 1: must be 0: is of kvl_append_attend, with which rows come");
     KVL__TRY(kvl__check_attend_seqs(cache, d, &num_rows));
     if (num_rows == 0) return KVL_OK;
     KVL__TRY(kvl__attend_job_of(cache, d, num_rows, &job));

@@ -9,6 +9,7 @@
 
 #include "kvl_device.h"
 #include "kvl_ops.h"
+#include "kvl_prefill.h"
 
 // FORK
 
@@ -470,6 +471,30 @@ KVL__FN int64_t kvl__step(kvl__step_job* job)
     return num_rows;
 }
 
+// Attends to the rows of the call in 16 bits, and to the others as they are before it.
+KVL__FN kvl_status kvl__prefill_step(kvl__step_job* job, int64_t num_rows)
+{
+    kvl__append_job* append = &job->append;
+    kvl__prefill p;
+    KVL__TRY(kvl__prefill_make(&p, append));
+    const kvl_status status = kvl__append_reserve(append, 1);
+    if (status == KVL_OK) {
+        kvl__prefill_start(&p, num_rows);
+        job->attend.l = &p.layer;
+        for (int i = 0; i < p.append.num_seqs; ++i) {
+            const kvl__append_seq* a = &p.append.seqs[i];
+            const int64_t first = a->s->now.rows - a->num_rows;
+            for (int64_t r = 0; r < a->num_rows; ++r)
+                kvl__attend_add(&job->attend, a->s, first + r, 0, INT64_MAX, a->first_row + r);
+        }
+        kvl__attend_wave(&job->attend);
+        kvl__append_rows(append, num_rows);
+        kvl__append_release(append);
+    }
+    kvl__prefill_free(&p);
+    return status == KVL_OK ? kvl__device_end(append->cache) : status;
+}
+
 KVL__FN kvl_status kvl__append_attend_checked(kvl__append_job* append, const kvl_append_desc* d)
 {
     kvl__step_job* job = (kvl__step_job*)(void*)append;
@@ -486,6 +511,7 @@ KVL__FN kvl_status kvl__append_attend_checked(kvl__append_job* append, const kvl
             KVL__TRY(kvl__check_released(append->cache, append->l, &now, i,
                                          append->seqs[i].s->now.rows, append->seqs[i].num_rows));
         }
+    if (job->d->prefill) return kvl__prefill_step(job, num_rows);
     KVL__TRY(kvl__append_reserve(append, 1));
     for (int i = 0; i < append->num_seqs; ++i)
         append->seqs[i].left = append->seqs[i].num_rows;

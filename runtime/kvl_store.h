@@ -91,6 +91,8 @@ typedef struct kvl__layer {
     kvl__page*           spare;               // pages that kvl_prepare made, out of use
     void*                pool;                // as allocated, where page tables are the engine's:
     uint64_t             pool_bytes;          // num_pages pages with their headers
+    uint64_t             pool_device;         // on a device: the pages; pool has the headers
+    uint64_t             pool_device_bytes;
 } kvl__layer;
 
 typedef struct kvl__seq_layer {
@@ -284,6 +286,21 @@ KVL__FN void kvl__device_page_free(kvl_cache* cache, const kvl__layer* l, kvl__p
     kvl__cache_release(cache, page->memory, kvl__page_alloc_bytes(l) - l->page_bytes);
 }
 
+// The first contents of a page: zeros, or a copy of `from`.
+KVL__FN void kvl__page_fill(kvl_cache* cache, const kvl__layer* l, unsigned char* contents,
+                            unsigned char* from)
+{
+    kvl__cu_stream stream = cache->device.stream;
+    const uint64_t to = kvl__page_of(contents)->device;
+    cache->page_bytes += l->page_bytes;
+    if (kvl__on_device(cache))
+        kvl__device_note(cache, from
+            ? kvl__device_copy(cache->ctx, stream, to, kvl__page_of(from)->device, l->page_bytes)
+            : kvl__device_zero(cache->ctx, stream, to, l->page_bytes));
+    else if (from) memcpy(contents, from, (size_t)l->page_bytes);
+    else memset(contents, 0, (size_t)l->page_bytes);
+}
+
 KVL__FN unsigned char* kvl__device_page_create(kvl_cache* cache, const kvl__layer* l,
                                                unsigned char* from)
 {
@@ -294,11 +311,7 @@ KVL__FN unsigned char* kvl__device_page_create(kvl_cache* cache, const kvl__laye
     if (!page) return NULL;
     page->refs = 1;
     page->next = NULL;
-    if (from) kvl__device_note(cache, kvl__device_copy(
-        cache->ctx, cache->device.stream, page->device, kvl__page_of(from)->device, l->page_bytes));
-    else kvl__device_note(cache, kvl__device_zero(cache->ctx, cache->device.stream, page->device,
-                                                  l->page_bytes));
-    cache->page_bytes += l->page_bytes;
+    kvl__page_fill(cache, l, (unsigned char*)page + KVL__PAGE_HEADER, from);
     return (unsigned char*)page + KVL__PAGE_HEADER;
 }
 
@@ -316,9 +329,7 @@ KVL__FN unsigned char* kvl__page_create(kvl_cache* cache, const kvl__layer* l, u
     page->remembered = 0;
     page->device = 0;
     page->next = NULL;
-    if (from) memcpy((void*)at, from, (size_t)l->page_bytes);
-    else memset((void*)at, 0, (size_t)l->page_bytes);
-    cache->page_bytes += l->page_bytes;
+    kvl__page_fill(cache, l, (unsigned char*)at, from);
     return (unsigned char*)at;
 }
 
@@ -333,7 +344,7 @@ KVL__FN void kvl__page_release(kvl_cache* cache, const kvl__layer* l, unsigned c
     cache->page_bytes -= l->page_bytes;
     if (cache->num_pages) {
 #ifdef KVLOOM_DEBUG
-        memset(contents, 0xff, (size_t)l->page_bytes);
+        if (!l->pool_device) memset(contents, 0xff, (size_t)l->page_bytes);
 #endif
         return;
     }
@@ -600,10 +611,16 @@ KVL__FN void kvl__seq_release(kvl_cache* cache, kvl__seq* seq)
 
 // PAGES OF THE ENGINE'S CHOICE
 
-// Bytes from one page of a pool to the next.
+// Bytes that the contents of a page take in a pool.
+KVL__FN uint64_t kvl__pool_contents(const kvl__layer* l)
+{
+    return (l->page_bytes + 255) / 256 * 256;
+}
+
+// Bytes from the header of one page of a pool to the next.
 KVL__FN uint64_t kvl__pool_stride(const kvl__layer* l)
 {
-    return KVL__PAGE_HEADER + (l->page_bytes + 63) / 64 * 64;
+    return KVL__PAGE_HEADER + (l->pool_device_bytes ? 0 : kvl__pool_contents(l));
 }
 
 KVL__FN kvl__page* kvl__pool_at(const kvl__layer* l, int64_t number)
@@ -656,9 +673,8 @@ KVL__FN unsigned char* kvl__page_for(kvl_cache* cache, const kvl__layer* l, kvl_
     memset(page, 0, sizeof *page);
     page->refs = 1;
     page->number = number;
-    if (from) memcpy(contents, from, (size_t)l->page_bytes);
-    else memset(contents, 0, (size_t)l->page_bytes);
-    cache->page_bytes += l->page_bytes;
+    if (l->pool_device) page->device = l->pool_device + (uint64_t)number * kvl__pool_contents(l);
+    kvl__page_fill(cache, l, contents, from);
     return contents;
 }
 

@@ -706,6 +706,7 @@ static kvl_status operate(test_cache* c, int operation, kvl_seq seq, const input
     a.v.data = in->v;
     t.q.data = in->q;
     t.o.data = o;
+    t.prefill = operation == 5;
     switch (operation) {
     case 0: return kvl_seq_fork(c->cache, seq, &fork);
     case 1: return kvl_truncate(c->cache, seq, 60);
@@ -722,16 +723,16 @@ Test(operations, each_failing_allocation_leaves_everything_as_it_was)
     const setup plain = { SMALL_SPEC, 0, 0, 0 }, windows = { SMALL_SPEC, 0, 100, 1 };
     input in = input_create(1500, 200);
     float* o = test_floats(70 * Q_HEADS * DIM);
-    for (int operation = 0; operation < 5; ++operation) {
+    for (int operation = 0; operation < 6; ++operation) {
         test_memory m;
         test_memory_init(&m);
         const kvl_allocator memory = test_memory_allocator(&m);
         for (int fail = 1, done = 0; !done; ++fail) {
             // 170 rows: two pages, the second in part; 105 with a window: none is released yet.
-            test_cache c = open_with(&reference, operation == 4 ? &windows : &plain, &memory);
+            test_cache c = open_with(&reference, operation >= 4 ? &windows : &plain, &memory);
             const kvl_seq seq = test_seq(&c);
             kvl_seq fork = 0;
-            test_append(&c, seq, in.k, in.v, 0, operation == 4 ? 105 : 170);
+            test_append(&c, seq, in.k, in.v, 0, operation >= 4 ? 105 : 170);
             test_ok(c.ctx, kvl_seq_fork(c.cache, seq, &fork), "kvl_seq_fork");
             const outcome before = outcome_of(&c, seq, &in);
             const uint64_t bytes = bytes_of(&c), live = m.live;

@@ -1,5 +1,6 @@
 // test_pages.c -- page tables that the engine hands in: rows are where it says, what it does not
 // give is not taken, and every operation gives the bits of a cache that has tables of its own.
+// With KVLOOM_TEST_TARGET=cuda on a device, else on the reference.
 
 #include "test_support.h"
 
@@ -31,8 +32,12 @@ static caches* open_caches(void)
 {
     caches* c = (caches*)test_alloc(1, sizeof *c);
     kvl_context_desc cd = { .target = KVL_TARGET_REFERENCE, .num_threads = 2 };
+    test_target targets[TEST_MAX_TARGETS];
+    const int num = test_targets(targets);
+    if (targets[num - 1].target == KVL_TARGET_CUDA) cd.target = KVL_TARGET_CUDA;
     test_memory_init(&c->memory);
     cd.allocator = test_memory_allocator(&c->memory);
+    cd.device_allocator = test_memory_device_allocator(&c->memory);
     const kvl_status status = kvl_context_create(&cd, &c->ctx);
     test_ok(c->ctx, status, "context");
     c->own = create(c, 0);

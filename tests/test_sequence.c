@@ -311,7 +311,8 @@ static void attend(world* w, model* m)
                     w->lse + i * Q_HEADS);
 }
 
-// Rows for a random part of the sequences, in one call; with queries if `step` is set.
+// Rows for a random part of the sequences, in one call; with queries if `step` is set, which read
+// the rows of the call in 16 bits if it is 2.
 static void append(world* w, int step)
 {
     model* models[SEQS];
@@ -336,6 +337,7 @@ static void append(world* w, int step)
     a.seqs = seqs;
     a.k.data = w->in_k;
     a.v.data = w->in_v;
+    t.prefill = step > 1;
     const kvl_status status = step ? kvl_append_attend(w->cache, &a, &t) : kvl_append(w->cache, &a);
     if (refused) {
         HOLDS(w, status == KVL_BAD_ARGUMENT, "a query sees what was released");
@@ -346,9 +348,12 @@ static void append(world* w, int step)
         model* m = models[i];
         const int before = m->quantized;
         model_append(w, m, at, lens[i]);
-        learn_codes(w, m, w->s->sink + before, w->s->sink + m->quantized);
         const int last = at + lens[i] - 1;
-        if (step && lens[i])
+        if (step > 1 && lens[i])                      // rows are as they came, and older ones were
+            check_query(w, m, m->rows - 1, w->q + last * Q_HEADS * DIM, w->o + last * Q_HEADS * DIM,
+                        w->lse + last * Q_HEADS);
+        learn_codes(w, m, w->s->sink + before, w->s->sink + m->quantized);
+        if (step == 1 && lens[i])
             check_query(w, m, m->rows - 1, w->q + last * Q_HEADS * DIM, w->o + last * Q_HEADS * DIM,
                         w->lse + last * Q_HEADS);
         check_rows(w, m);
@@ -622,7 +627,7 @@ static void one_step(world* w)
     } else if (what < 34) {
         append(w, 0);
     } else if (what < 48) {
-        append(w, 1);
+        append(w, 1 + random_to(w, 2));
     } else if (what < 60) {
         attend(w, m);
     } else if (what < 71) {

@@ -69,7 +69,8 @@ static void enter(world* w, kvl_status status, kvl_seq seq, int64_t rows)
 static void append(world* w, int i, int with_attend)
 {
     static float q[CALL_ROWS * FUZZ_Q_HEADS * FUZZ_DIM], o[CALL_ROWS * FUZZ_Q_HEADS * FUZZ_DIM];
-    const int32_t num = next(w) % CALL_ROWS;
+    const int byte = next(w);
+    const int32_t num = byte % CALL_ROWS;
     kvl_append_desc a;
     kvl_attend_desc t;
     memset(&a, 0, sizeof a);
@@ -87,6 +88,7 @@ static void append(world* w, int i, int with_attend)
     a.v.data = w->x[1];
     t.q.data = q;
     t.o.data = o;
+    t.prefill = byte >= 128;
     const kvl_status status =
         with_attend ? kvl_append_attend(w->cache, &a, &t) : kvl_append(w->cache, &a);
     FUZZ_HOLDS(status == KVL_OK || status == KVL_NO_MEMORY || status == KVL_BAD_ARGUMENT);
