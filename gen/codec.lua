@@ -22,7 +22,11 @@ end
 local function check_parts(side, c, parts)
     local levels, fit, meta = parts.levels, parts.fit, parts.meta
     check_listed(side, "bits", levels.bits, c.bits)
-    if parts.extra then refuse("%s.extra = %s: has no host kernel", side, c.extra) end
+    if parts.extra and (levels.raw or c.axis ~= "per_token" or parts.transform or parts.choose
+                        or parts.round.feedback or parts.round.path or fit.clips_rows) then
+        refuse("%s.extra = %s: needs groups along channels of the window, rounded one by one", side,
+               c.extra)
+    end
     if levels.raw then
         if fit then refuse("%s.fit = %s: levels %s have no scale", side, c.fit, c.levels) end
         if meta then refuse("%s.meta = %s: levels %s have none", side, c.meta, c.levels) end
@@ -30,7 +34,10 @@ local function check_parts(side, c, parts)
     end
     if not fit then refuse("%s.fit = none: levels %s need one", side, c.levels) end
     if not meta then refuse("%s.meta = none: levels %s need one", side, c.levels) end
-    if fit.levels ~= c.levels then
+    if (fit.static or false) ~= (meta.constant or false) then
+        refuse("%s.fit = %s, %s.meta = %s: static goes with static", side, c.fit, side, c.meta)
+    end
+    if fit.levels and fit.levels ~= c.levels then
         refuse("%s.fit = %s: is for levels %s", side, c.fit, fit.levels)
     end
     if meta.levels and meta.levels ~= c.levels then
@@ -248,13 +255,21 @@ local function derive_tables(c, parts)
     return tables, at
 end
 
+-- Whether keys are scored as restored rows: queries do not meet their codes.
+local function is_restored(c, parts)
+    return parts.place and parts.place.unrotated or parts.extra or parts.levels.calibrated
+end
+
 -- Adds what leads from a row to the numbers that are fitted, and the tables of all parts.
 local function add_bases(d, c, parts, config)
     -- On the host a shift that depends on a row's position is the runtime's: kernels see rows
     -- without it.
     d.by_position = parts.shift and parts.shift.by_position
-    -- Keys that are turned when they are read: the runtime scores them, restored.
-    d.unrotated = parts.place and parts.place.unrotated
+    -- Keys that are turned when they are read, have slots or a calibrated book: the runtime scores
+    -- them, restored.
+    d.restored = d.is_key and is_restored(c, parts)
+    d.slots = parts.extra and c.extra_number or 0
+    d.calibrated_book = parts.levels.calibrated or false
     d.shift = not d.by_position and parts.shift or nil
     d.tables, d.record_floats = derive_tables(c, parts)
     d.is_plain = not d.shift and not parts.transform      -- rows are stored as they come
@@ -418,13 +433,14 @@ function codec.derive(side, config, parts, isa)
     local along_lanes = (c.axis == "per_channel") == is_key
     local meta = parts.meta or no_meta
     local stored = { scale_bytes = meta.scale_bytes,
-                     zero_bytes = parts.levels.stores_zero and meta.zero_bytes or 0 }
+                     zero_bytes = parts.levels.stores_zero and meta.zero_bytes or 0,
+                     slots = parts.extra and c.extra_number or 0 }
     local planes = raw and {} or layout.planes(c.bits)
     local path = parts.round.path and paths.derive(side, c, planes, along_lanes, isa)
     local level_bits = c.bits + (path and 1 or 0)
     local fold = choose_fold(raw, along_lanes, c.group_size)
-    local unrotated = parts.place and parts.place.unrotated
-    local math = unrotated and "f32" or config.math
+    local restored = is_key and is_restored(c, parts) or meta.constant
+    local math = restored and "f32" or config.math
     local d = {
         side = side, title = in_keys and "values in the keys" or is_key and "keys" or "values",
         is_key = is_key, in_keys = in_keys, raw = raw or "none",
@@ -445,7 +461,7 @@ function codec.derive(side, config, parts, isa)
         dense = parts.transform and parts.transform.dense or false,
         factor = parts.fit and parts.fit.factors and parts.fit.factors[c.bits] or false,
         clips_row = parts.fit and parts.fit.clips_rows and clip_rank(c) or false,
-        has_zero = parts.levels.stores_zero or false,
+        has_zero = parts.levels.stores_zero and not meta.constant or false,
         base = parts.meta and parts.meta.base or false,
         feedback = parts.round and parts.round.feedback or false,
         sweeps = parts.round.sweeps or c.round_number or 0,

@@ -1,6 +1,6 @@
 -- layout.lua -- the byte order of one side (keys or values) of one KV head inside a page.
 --
---     | codes | scales | zeros, of affine levels |
+--     | codes | scales | zeros, of affine levels | slots, of values stored as they are |
 --
 -- Codes: cells of 16 tokens x 16 channels, [tile of tokens][group of channels], 32 * bits bytes
 -- each.  One direction of a cell runs along the 16 lanes of a vector, the other along its words:
@@ -25,6 +25,8 @@
 -- [words / group_size][lanes], a vector of lanes at once.  Groups along lanes:
 -- [lanes / group_size][words].  In tokens and channels that is [group of channels][token] for
 -- per_token and [group of tokens][channel] for per_channel, on both sides.
+--
+-- Slots: [token][slot], 3 bytes each: the value as u16, its channel.
 
 local layout = {}
 
@@ -42,17 +44,20 @@ function layout.planes(bits)
     return planes
 end
 
--- Returns the bytes of one side: cell_bytes, scales_at, zeros_at, page_bytes; and num_groups.
+-- Returns the bytes of one side: cell_bytes, scales_at, zeros_at, slots_at, page_bytes;
+-- and num_groups.
 function layout.side(bits, head_dim, page_size, group_size, meta)
     local code_bytes = page_size * head_dim * bits // 8
     local groups = group_size > 0 and page_size * head_dim // group_size or 0
     local zeros_at = code_bytes + groups * meta.scale_bytes
+    local slots_at = zeros_at + groups * meta.zero_bytes
     return {
         cell_bytes = 32 * bits,
         num_groups = groups,
         scales_at  = code_bytes,
         zeros_at   = zeros_at,
-        page_bytes = zeros_at + groups * meta.zero_bytes,
+        slots_at   = slots_at,
+        page_bytes = slots_at + page_size * meta.slots * 3,
     }
 end
 

@@ -1130,6 +1130,7 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_rope.h"
 #include "kvl_tiles.h"
 #include "kvl_statistics.h"
+#include "kvl_ranges.h"
 #include "kvl_tensors.h"
 #include "kvl_calibration.h"
 #include "kvl_derive.h"

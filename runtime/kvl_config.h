@@ -117,6 +117,24 @@ KVL__FN const char* kvl__position_word(const kvl__codec* c)
     return kvl__word_of(c, kvl__is_unrotated(c) ? KVL__STAGE_PLACE : KVL__STAGE_SHIFT)->name;
 }
 
+// Values of a row that are stored as they are.
+KVL__FN int32_t kvl__row_slots(const kvl__codec* c)
+{
+    return c->words[KVL__STAGE_EXTRA] == KVL__EXTRA_SPARSE ? c->numbers[KVL__STAGE_EXTRA] : 0;
+}
+
+// Whether levels are those of a calibrated book.
+KVL__FN int kvl__has_book(const kvl__codec* c)
+{
+    return c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_KMEANS;
+}
+
+// Whether keys are scored as restored rows: queries do not meet their codes.
+KVL__FN int kvl__is_restored(const kvl__codec* c)
+{
+    return kvl__is_unrotated(c) || kvl__row_slots(c) > 0 || kvl__has_book(c);
+}
+
 // Whether groups are paths through a trellis, whose levels are those of one bit more.
 KVL__FN int kvl__has_path(const kvl__codec* c)
 {
@@ -396,7 +414,8 @@ KVL__FN double kvl__codec_bits(const kvl__codec* c)
     const kvl__word* meta = kvl__word_of(c, KVL__STAGE_META);
     if (c->group_size == 0) return c->bits;
     const int zero = c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_AFFINE ? meta->zero_bytes : 0;
-    return c->bits + 8.0 * (meta->scale_bytes + zero) / c->group_size;
+    return c->bits + 8.0 * (meta->scale_bytes + zero) / c->group_size +
+           24.0 * kvl__row_slots(c) / c->head_dim;
 }
 
 // Whether levels and fit have codes of so many bits.
@@ -459,6 +478,13 @@ KVL__FN kvl_status kvl__check_words(const kvl__parse* p, const kvl__codec* c, ch
     if (fit->levels >= 0 && fit->levels != c->words[KVL__STAGE_LEVELS])
         return KVL__SPEC_FAIL(p, "%c.fit = %s: is for levels = %s, not %s", side, fit->name,
                               kvl__stages[KVL__STAGE_LEVELS].words[fit->levels].name, levels->name);
+    const int is_static = c->words[KVL__STAGE_FIT] == KVL__FIT_STATIC;
+    if (is_static != (c->words[KVL__STAGE_META] == KVL__META_STATIC))
+        return KVL__SPEC_FAIL(p, "%c.fit = %s, %c.meta = %s: static goes with static", side,
+                              fit->name, side, meta->name);
+    if (is_static && !kvl__has_book(c) && c->words[KVL__STAGE_LEVELS] != KVL__LEVELS_AFFINE)
+        return KVL__SPEC_FAIL(p, "%c.levels = %s: with %c.fit = static must be affine or kmeans",
+                              side, levels->name, side);
     const kvl__word* round = kvl__word_of(c, KVL__STAGE_ROUND);
     if (meta->levels >= 0 && meta->levels != c->words[KVL__STAGE_LEVELS])
         return KVL__SPEC_FAIL(p, "%c.meta = %s: is for levels = %s, not %s", side, meta->name,
@@ -615,6 +641,38 @@ KVL__FN kvl_status kvl__check_path(const kvl__parse* p, const kvl__codec* c, cha
     return KVL_OK;
 }
 
+// What values that are stored as they are, and a book of levels, ask of the other stages.
+KVL__FN kvl_status kvl__check_slots(const kvl__parse* p, const kvl__codec* c, char side)
+{
+    static const int lone[] = { KVL__STAGE_TRANSFORM, KVL__STAGE_CHOOSE };
+    const int stage = kvl__row_slots(c) ? KVL__STAGE_EXTRA : KVL__STAGE_LEVELS;
+    const char *name = kvl__stages[stage].name, *word = kvl__word_of(c, stage)->name;
+    const kvl__word* round = kvl__word_of(c, KVL__STAGE_ROUND);
+    if (!kvl__row_slots(c) && !kvl__has_book(c)) return KVL_OK;
+    if (kvl__is_raw(c))
+        return KVL__SPEC_FAIL(p, "%c.%s = %s: %c.levels = %s store all values as they are", side,
+                              name, word, side, kvl__word_of(c, KVL__STAGE_LEVELS)->name);
+    for (int i = 0; i < 2; ++i)
+        if (c->words[lone[i]] != 0)
+            return KVL__SPEC_FAIL(p, "%c.%s = %s: needs %c.%s = none, not %s", side, name, word,
+                                  side, kvl__stages[lone[i]].name,
+                                  kvl__word_of(c, lone[i])->name);
+    if (c->words[KVL__STAGE_AXIS] != KVL__AXIS_PER_TOKEN)
+        return KVL__SPEC_FAIL(p, "%c.%s = %s: needs %c.axis = per_token", side, name, word, side);
+    if (c->group_size <= kvl__row_slots(c))
+        return KVL__SPEC_FAIL(p, "%c.%s = %s%d: the group size, %d, must be more", side, name, word,
+                              kvl__row_slots(c), c->group_size);
+    if (c->words[KVL__STAGE_FIT] == KVL__FIT_CLIP || kvl__has_feedback(c) || kvl__has_path(c))
+        return KVL__SPEC_FAIL(p, "%c.%s = %s: needs a fit that does not clip and values rounded "
+                              "one by one, not %s and %s", side, name, word,
+                              kvl__word_of(c, KVL__STAGE_FIT)->name, round->name);
+    if (side == 'v' && (c->words[KVL__STAGE_SHIFT] != 0 ||
+                        c->words[KVL__STAGE_META] == KVL__META_LOG4))
+        return KVL__SPEC_FAIL(p, "v.%s = %s: needs v.shift = none and metadata without a base",
+                              name, word);
+    return KVL_OK;
+}
+
 // Words that one side alone can have.
 KVL__FN kvl_status kvl__check_sides(const kvl__parse* p, const kvl__codec* c, char side)
 {
@@ -667,6 +725,7 @@ KVL__FN kvl_status kvl__check_side(const kvl__parse* p, kvl__codec* c, char side
         KVL__TRY(kvl__check_number(p, c, stage, side));
     KVL__TRY(kvl__check_position(p, c, side));
     KVL__TRY(kvl__check_path(p, c, side));
+    KVL__TRY(kvl__check_slots(p, c, side));
     return c->words[KVL__STAGE_CHOOSE] == KVL__CHOOSE_NONE ? KVL_OK
                                                            : kvl__check_choice(p, c, side);
 }
@@ -758,6 +817,11 @@ KVL__FN kvl_status kvl__values_in_keys(const kvl__parse* p, kvl__config* config)
                               "be %s with them", kvl__position_stage(&config->side[0]),
                               kvl__position_word(&config->side[0]),
                               kvl__is_unrotated(&config->side[0]) ? "turned" : "shifted");
+    if (kvl__is_restored(&config->side[0]))
+        return KVL__SPEC_FAIL(p, "k.extra = %s, k.levels = %s: values that are in the keys "
+                              "(values_in_keys) need codes that queries meet",
+                              kvl__word_of(&config->side[0], KVL__STAGE_EXTRA)->name,
+                              kvl__word_of(&config->side[0], KVL__STAGE_LEVELS)->name);
     if (config->side[0].words[KVL__STAGE_CHOOSE] != KVL__CHOOSE_NONE)
         return KVL__SPEC_FAIL(p, "k.choose = %s: values that are in the keys (values_in_keys) need "
                               "one basis of all keys",

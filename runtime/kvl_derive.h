@@ -7,6 +7,7 @@
 #define KVL_DERIVE_H
 
 #include "kvl_calibration.h"
+#include "kvl_ranges.h"
 #include "kvl_statistics.h"
 
 // STATISTICS AS ARRAYS
@@ -110,9 +111,9 @@ KVL__FN int kvl__compare_priorities(const void* a, const void* b)
 }
 
 // Writes the samples of a head, the largest priority first: any number of the first ones is a
-// sample too.
+// sample too.  first: NULL where nobody asks.
 KVL__FN kvl_status kvl__sample_sort(kvl_context* ctx, const kvl__sample* sample, float* items,
-                                    double* priority)
+                                    double* priority, double* first)
 {
     const size_t bytes = (size_t)sample->num * sizeof(double*);
     const double** order = (const double**)kvl__alloc(ctx, bytes);
@@ -124,6 +125,7 @@ KVL__FN kvl_status kvl__sample_sort(kvl_context* ctx, const kvl__sample* sample,
                (order[i] - sample->priority) * sample->floats,
                (size_t)sample->floats * sizeof *items);
         priority[i] = *order[i];
+        if (first) first[i] = sample->first[order[i] - sample->priority];
     }
     kvl__free(ctx, order, bytes);
     return KVL_OK;
@@ -137,24 +139,33 @@ KVL__FN kvl_status kvl__exchange_samples(const kvl__exchange* x, int keys)
     const int64_t width = keys ? l->dk : first->floats;
     int64_t shape[4] = { l->num_kv_heads, x->name ? -1 : first->num, KVL__RUN_ROWS, width };
     if (!keys) shape[2] = width;
-    kvl__tensor *listed = NULL, *priority = NULL;
+    kvl__tensor* listed = NULL;
     KVL__TRY(kvl__exchange_array(x, keys ? "key_sample" : "query_sample", KVL__TENSOR_F32, shape,
                                  keys ? 4 : 3, &listed));
     const kvl__tensor items = *listed;          // the list moves when it grows
     KVL__TRY(kvl__exchange_array(x, keys ? "key_sample_priority" : "query_sample_priority",
-                                 KVL__TENSOR_F64, shape, 2, &priority));
+                                 KVL__TENSOR_F64, shape, 2, &listed));
+    const kvl__tensor priority = *listed;
     const int64_t num = items.shape[1];
-    KVL__REQUIRE(x->s->ctx, priority->shape[1] == num && num <= first->most, KVL_FILE,
+    double* starts = NULL;                      // a file without them serves all the same
+    KVL__REQUIRE(x->s->ctx, priority.shape[1] == num && num <= first->most, KVL_FILE,
                  "%s: damaged: %lld samples and %lld priorities", x->name, (long long)num,
-                 (long long)priority->shape[1]);
+                 (long long)priority.shape[1]);
+    shape[1] = num;
+    if (keys && (!x->name || kvl__exchange_has(x, "key_sample_first"))) {
+        KVL__TRY(kvl__exchange_array(x, "key_sample_first", KVL__TENSOR_F64, shape, 2, &listed));
+        starts = (double*)listed->data;
+    }
     for (int h = 0; h < l->num_kv_heads; ++h) {
         kvl__sample* ours = keys ? &l->heads[h].keys : &l->heads[h].queries;
         kvl__sample theirs = *ours;
         theirs.items = (float*)items.data + h * num * ours->floats;
-        theirs.priority = (double*)priority->data + h * num;
+        theirs.priority = (double*)priority.data + h * num;
+        theirs.first = starts ? starts + h * num : NULL;
         theirs.num = (int)num;
         if (x->name) kvl__sample_merge(ours, &theirs);
-        else KVL__TRY(kvl__sample_sort(x->s->ctx, ours, theirs.items, theirs.priority));
+        else KVL__TRY(kvl__sample_sort(x->s->ctx, ours, theirs.items, theirs.priority,
+                                       theirs.first));
     }
     return KVL_OK;
 }
@@ -321,6 +332,27 @@ KVL__FN kvl_status kvl__derive_mean(const kvl_derive_args* a, float* out)
     return KVL_OK;
 }
 
+// Ranges of channels, and levels for what is in them.
+KVL__FN kvl_status kvl__derive_range(const kvl_derive_args* a, float* out)
+{
+    const kvl__layer_statistics* l = &a->stats->layers[a->layer];
+    const int unrotated = kvl__derives_unrotated(a);
+    const char* lack = kvl__ranges_lack(l, unrotated);
+    if (lack) return kvl__derive_fail(a, lack);
+    const int is_half = strcmp(a->table, "static_half") == 0;
+    return kvl__ranges_derive(a->stats->ctx, l, unrotated, is_half ? NULL : out,
+                              is_half ? out : NULL);
+}
+
+KVL__FN kvl_status kvl__derive_book(const kvl_derive_args* a, float* out)
+{
+    const kvl__layer_statistics* l = &a->stats->layers[a->layer];
+    const int unrotated = kvl__derives_unrotated(a);
+    const char* lack = kvl__ranges_lack(l, unrotated);
+    if (lack) return kvl__derive_fail(a, lack);
+    return kvl__book_derive(a->stats->ctx, l, unrotated, ((const kvl__codec*)a->codec)->bits, out);
+}
+
 // Mean of keys before RoPE, its partner in each pair, angle, number of the partner.
 KVL__FN kvl_status kvl__derive_rotating_mean(const kvl_derive_args* a, float* out)
 {
@@ -369,7 +401,7 @@ KVL__FN kvl_status kvl__derive_samples(const kvl_derive_args* a, int lse, float*
     float* items = (float*)(void*)(priority + has);
     kvl_status status = KVL_OK;
     for (int h = 0; h < l->num_kv_heads && status == KVL_OK; ++h) {
-        status = kvl__sample_sort(ctx, &l->heads[h].queries, items, priority);
+        status = kvl__sample_sort(ctx, &l->heads[h].queries, items, priority, NULL);
         for (int64_t i = 0; i < num; ++i) {
             if (lse) out[h * num + i] = items[i * width + l->dk];
             else memcpy(out + (h * num + i) * l->dk, items + i * width,
@@ -498,6 +530,12 @@ KVL__FN kvl_status kvl__derive_choice(const kvl_derive_args* a, float* out)
 static __attribute__((unused)) const kvl_derivation kvl__own_derivations[] = {
     { NULL, NULL, "mean", kvl__derive_mean, NULL },
     { NULL, NULL, "mean@pre_rope", kvl__derive_mean, NULL },
+    { NULL, NULL, "static_middle", kvl__derive_range, NULL },
+    { NULL, NULL, "static_middle@pre_rope", kvl__derive_range, NULL },
+    { NULL, NULL, "static_half", kvl__derive_range, NULL },
+    { NULL, NULL, "static_half@pre_rope", kvl__derive_range, NULL },
+    { NULL, NULL, "kmeans_book", kvl__derive_book, NULL },
+    { NULL, NULL, "kmeans_book@pre_rope", kvl__derive_book, NULL },
     { NULL, NULL, "rotating_mean", kvl__derive_rotating_mean, NULL },
     { NULL, NULL, "queries", kvl__derive_queries, NULL },
     { NULL, NULL, "query_lse", kvl__derive_query_lse, NULL },

@@ -1,7 +1,8 @@
 // kvl_layout.h -- sizes of a page, and its linear byte order: the one of the reference and of
 // files.
 //
-// A page is [num_kv_heads] x { keys, values }; one side of one head is | codes | scales | zeros |.
+// A page is [num_kv_heads] x { keys, values }; one side of one head is | codes | scales | zeros |
+// slots |.
 // Linear order: the code of (row, channel) lies at bit (row head_dim + channel) bits of the codes,
 // low bits first; scales and zeros are arrays of groups, per token [row][group of channels], per
 // channel [group of rows][channel].  Generated programs order the codes and groups to suit their
@@ -17,8 +18,11 @@
 typedef struct kvl__side_layout {
     int64_t codes_bytes, num_groups;
     int32_t scale_bytes, zero_bytes;       // of one group
-    int64_t scales_at, zeros_at, bytes;
+    int64_t scales_at, zeros_at, slots_at, bytes;
+    int32_t row_slots;                     // values of a row that are stored as they are
 } kvl__side_layout;
+
+enum { KVL__SLOT_BYTES = 3 };              // the value, its channel
 
 KVL__FN kvl__side_layout kvl__layout_of(const kvl__codec* c, int32_t page_size)
 {
@@ -31,7 +35,9 @@ KVL__FN kvl__side_layout kvl__layout_of(const kvl__codec* c, int32_t page_size)
     l.zero_bytes = affine ? meta->zero_bytes : 0;
     l.scales_at = l.codes_bytes;
     l.zeros_at = l.scales_at + l.num_groups * l.scale_bytes;
-    l.bytes = l.zeros_at + l.num_groups * l.zero_bytes;
+    l.slots_at = l.zeros_at + l.num_groups * l.zero_bytes;
+    l.row_slots = kvl__row_slots(c);
+    l.bytes = l.slots_at + (int64_t)page_size * l.row_slots * KVL__SLOT_BYTES;
     return l;
 }
 

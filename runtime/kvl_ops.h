@@ -203,17 +203,17 @@ KVL__FN kvl_status kvl__pools_configure(kvl_cache* cache, int64_t num_pages)
     return KVL_OK;
 }
 
-// Keys before RoPE need to know of it.
+// Keys before RoPE need to know of it; others that are scored as restored rows do not turn.
 KVL__FN kvl_status kvl__layer_needs_turns(kvl_context* ctx, int layer, const kvl_rope* rope,
                                           kvl__layer* l)
 {
     const kvl__codec* c = &l->config.side[0];
+    if (!kvl__is_restored(c)) return KVL_OK;
+    l->turns_bytes = (uint64_t)(1 + c->head_dim / 2) * sizeof *l->turns;
     if (!kvl__is_unrotated(c)) return KVL_OK;
     KVL__REQUIRE(ctx, rope, KVL_BAD_ARGUMENT, "layer %d: k.place = %s: needs to know how keys "
                  "turn: kvl_layer_desc.rope = NULL", layer, kvl__position_word(c));
-    KVL__TRY(kvl__check_rope(ctx, layer, rope, c->head_dim));
-    l->turns_bytes = (uint64_t)(1 + c->head_dim / 2) * sizeof *l->turns;
-    return KVL_OK;
+    return kvl__check_rope(ctx, layer, rope, c->head_dim);
 }
 
 KVL__FN kvl_status kvl__layer_turns(kvl_cache* cache, kvl__layer* l, const kvl_rope* rope)
@@ -221,7 +221,9 @@ KVL__FN kvl_status kvl__layer_turns(kvl_cache* cache, kvl__layer* l, const kvl_r
     if (l->turns_bytes == 0) return KVL_OK;
     l->turns = (double*)kvl__cache_alloc(cache, l->turns_bytes);
     if (!l->turns) return KVL_NO_MEMORY;
-    kvl__rope_turns(rope, l->config.side[0].head_dim, l->turns);
+    memset(l->turns, 0, (size_t)l->turns_bytes);
+    if (kvl__is_unrotated(&l->config.side[0]))
+        kvl__rope_turns(rope, l->config.side[0].head_dim, l->turns);
     return KVL_OK;
 }
 
@@ -714,7 +716,8 @@ KVL__FN void kvl__encode_by_position(const kvl__append_job* job, int thread, int
         a->num_rows = num_rows - done < room ? num_rows - done : room;
         a->first_row = first_row + done;
         const uint16_t* from = rows + (int64_t)done * c->head_dim;
-        if (l->turns) kvl__turn_rows_back(c, l->turns, position + done, from, a->num_rows, shifted);
+        if (kvl__is_unrotated(c))
+            kvl__turn_rows_back(c, l->turns, position + done, from, a->num_rows, shifted);
         else kvl__shift_rows(c, a->tables, position + done, from, a->num_rows, shifted);
         l->program.encode_keys(a);
     }
@@ -1125,9 +1128,9 @@ KVL__FN const kvl__query* kvl__query_of_item(const kvl__attend_job* job, int64_t
     return &job->cache->wave[lo];
 }
 
-// Pages whose keys are turned when they are read: scores are of restored keys, and the query stays
-// as it is.
-KVL__FN void kvl__attend_turned(const kvl__attend_job* job, const kvl__query* query,
+// Pages whose keys are scored as restored rows, turned to their positions: the query stays as it
+// is.
+KVL__FN void kvl__attend_restored(const kvl__attend_job* job, const kvl__query* query,
                                 const kvl__basis_args* basis, kvl__attend_args* a)
 {
     const kvl__layer* l = job->l;
@@ -1193,7 +1196,7 @@ KVL__FN void kvl__attend_item(void* arg, int64_t item, int thread)
         basis.mass = NULL;
         basis.num_heads = heads;
         if (l->turns) {
-            kvl__attend_turned(job, query, &basis, &a);
+            kvl__attend_restored(job, query, &basis, &a);
         } else if (kvl__is_by_position(&l->config.side[0])) {
             kvl__attend_by_position(job, query, &basis, &a);
         } else {

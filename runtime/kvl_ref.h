@@ -135,6 +135,8 @@ KVL__FN void kvl__to_basis(const kvl__codec* c, const float* tables, float* x)
 // What channels are stored in units of; NULL: as they are.
 KVL__FN const float* kvl__base_of(const kvl__codec* c, const float* tables)
 {
+    if (c->words[KVL__STAGE_META] == KVL__META_STATIC)
+        return tables + kvl__table_at(c, "static_half");
     if (c->words[KVL__STAGE_META] != KVL__META_LOG4) return NULL;
     return tables + kvl__table_at(c, "log4_base");
 }
@@ -170,6 +172,8 @@ KVL__FN void kvl__from_basis(const kvl__codec* c, const float* tables, float* x)
 // What is subtracted from rows [dim]; NULL: nothing.
 KVL__FN const float* kvl__shift_of(const kvl__codec* c, const float* tables)
 {
+    if (c->words[KVL__STAGE_SHIFT] == KVL__SHIFT_MIDDLE)
+        return tables + kvl__table_at(c, "static_middle");
     if (c->words[KVL__STAGE_SHIFT] != KVL__SHIFT_MEAN) return NULL;
     return tables + kvl__table_at(c, "mean");
 }
@@ -389,11 +393,23 @@ KVL__FN kvl__grid kvl__fit_midpoint(const kvl__codec* c, float d, unsigned char*
     return g;
 }
 
+// gen/parts/meta_static.lua: the same grid everywhere.
+KVL__FN kvl__grid kvl__static_grid(const kvl__codec* c)
+{
+    const float code_max = (float)kvl__code_max(c);
+    kvl__grid g;
+    g.scale = kvl__has_book(c) ? 1.0f : 2.0f / code_max;
+    g.offset = kvl__has_book(c) ? 0.0f : g.scale * (-0.5f * code_max);
+    g.inverse = 0.5f * code_max;
+    return g;
+}
+
 KVL__FN kvl__grid kvl__load_grid(const kvl__codec* c, const unsigned char* scale_at,
                                  const unsigned char* zero_at)
 {
     const int f16 = c->words[KVL__STAGE_META] == KVL__META_F16;
     kvl__grid g;
+    if (c->words[KVL__STAGE_META] == KVL__META_STATIC) return kvl__static_grid(c);
     g.inverse = 0.0f;
     if (c->words[KVL__STAGE_META] == KVL__META_LOG4) {
         const float zero = (float)((*scale_at & 15) - 8);
@@ -588,6 +604,8 @@ KVL__FN kvl__grid kvl__fit(const kvl__codec* c, const float* x, int32_t count, i
                                   scale_at);
     case KVL__FIT_SIGNED_ABSMAX:
         return kvl__fit_symmetric(c, most / -kvl__zero_code(c), fabsf(most), scale_at);
+    case KVL__FIT_STATIC:
+        return kvl__static_grid(c);
     case KVL__FIT_RMS:
         return kvl__fit_midpoint(c, kvl__rms_step(c->bits) * kvl__rms(x, count, stride), scale_at);
     default:
@@ -686,15 +704,77 @@ KVL__FN void kvl__encode_raw_row(const kvl__codec* c, const kvl__encode_args* a,
         kvl__put_u16(a->page + 2 * (row * c->head_dim + i), (uint16_t)kvl__raw_code(c, x[i]));
 }
 
+// SLOTS: gen/parts/sparse.lua defines them.
+
+KVL__FN unsigned char* kvl__slot_at(const kvl__side_layout* l, const unsigned char* page,
+                                    int64_t row, int slot)
+{
+    return (unsigned char*)(uintptr_t)page + l->slots_at +
+           (row * l->row_slots + slot) * KVL__SLOT_BYTES;
+}
+
+// Fills the slots of a row, as `from` has its values; others take the place of theirs in x.
+KVL__FN void kvl__fill_slots(const kvl__codec* c, const uint16_t* from, float* x,
+                             unsigned char* page, int64_t row, const kvl__side_layout* l)
+{
+    unsigned char taken[KVL__MAX_STORED_DIM] = { 0 };
+    for (int slot = 0; slot < l->row_slots; ++slot) {
+        int32_t best = -1;
+        for (int32_t i = 0; i < c->head_dim; ++i)
+            if (!taken[i] && (best < 0 || fabsf(x[i]) > fabsf(x[best]))) best = i;
+        unsigned char* at = kvl__slot_at(l, page, row, slot);
+        kvl__put_u16(at, from[best]);
+        at[2] = (unsigned char)best;
+        taken[best] = 1;
+    }
+    for (int32_t first = 0; first < c->head_dim; first += c->group_size) {
+        int32_t last = first;
+        while (taken[last]) ++last;
+        for (int32_t i = first; i < first + c->group_size; ++i) {
+            if (taken[i]) x[i] = x[last];
+            else last = i;
+        }
+    }
+}
+
+// The values of a row that have slots, where they belong.
+KVL__FN void kvl__read_slots(const kvl__codec* c, const kvl__side_layout* l,
+                             const unsigned char* page, int64_t row, float* x)
+{
+    for (int slot = 0; slot < l->row_slots; ++slot) {
+        const unsigned char* at = kvl__slot_at(l, page, row, slot);
+        if (at[2] < c->head_dim) x[at[2]] = kvl__row_to_f32(kvl__get_u16(at), c->rows);
+    }
+}
+
+// A row's codes, those of a calibrated book.
+KVL__FN void kvl__encode_book_row(const kvl__codec* c, const kvl__encode_args* a, const float* x,
+                                  int64_t row)
+{
+    const float* book = a->tables + kvl__table_at(c, "kmeans_book");
+    for (int32_t i = 0; i < c->head_dim; ++i) {
+        int code = 0;
+        for (int k = 0; k < (int)kvl__code_max(c); ++k)
+            code += x[i] >= 0.5f * (book[k] + book[k + 1]);
+        kvl__put_code(a->page, (row * c->head_dim + i) * c->bits, c->bits, code);
+    }
+}
+
 // Keys or values whose groups run along channels: row by row.
 KVL__FN void kvl__encode_per_token(const kvl__codec* c, const kvl__encode_args* a)
 {
+    const kvl__side_layout l = kvl__layout_of(c, a->page_size);
     float x[KVL__MAX_HEAD_DIM];
     for (int32_t r = 0; r < a->num_rows; ++r) {
         const int64_t row = a->first_row + r;
         kvl__load_row(c, a->tables, a->rows + r * a->row_stride, x);
         if (c->group_size == 0) {
             kvl__encode_raw_row(c, a, x, row);
+            continue;
+        }
+        kvl__fill_slots(c, a->rows + r * a->row_stride, x, a->page, row, &l);
+        if (kvl__has_book(c)) {
+            kvl__encode_book_row(c, a, x, row);
             continue;
         }
         for (int32_t i = 0; i < c->head_dim; i += c->group_size)
@@ -1283,11 +1363,14 @@ KVL__FN void kvl__ref_decode(const kvl__decode_args* a)
             const float* shift = kvl__shift_of(c, a->tables);
             float* x = a->rows + (int64_t)r * c->head_dim;
             kvl__decode_row(c, &l, a->page, row, x);
+            for (int32_t i = 0; kvl__has_book(c) && i < c->head_dim; ++i)
+                x[i] = a->tables[kvl__table_at(c, "kmeans_book") + (int64_t)x[i]];
             if (kvl__is_flagged(c))
                 kvl__rotate(c, kvl__choice_of(c, a->tables, &l, a->page, row), x);
             else
                 kvl__from_basis(c, a->tables, x);
             for (int32_t i = 0; shift && i < c->head_dim; ++i) x[i] += shift[i];
+            kvl__read_slots(c, &l, a->page, row, x);
         }
         for (int32_t i = 0; a->codes && i < c->head_dim; ++i) {
             const int64_t at = row * c->head_dim + i;
@@ -1313,6 +1396,8 @@ KVL__FN void kvl__ref_linear(const kvl__linear_args* a)
     memcpy(to, from, (size_t)(values * c->bits / 8));
     memcpy(to + l.scales_at, from + l.scales_at, (size_t)(groups * l.scale_bytes));
     memcpy(to + l.zeros_at, from + l.zeros_at, (size_t)(groups * l.zero_bytes));
+    memcpy(to + l.slots_at, from + l.slots_at,
+           (size_t)(a->num_rows * l.row_slots * KVL__SLOT_BYTES));
 }
 
 // ATTEND
@@ -1421,10 +1506,11 @@ KVL__FN void kvl__ref_attend_pages(const kvl__attend_args* a)
     for (int64_t r = a->first_row; r < a->end_row; ++r) {
         const unsigned char* page = a->pages[r / a->page_size];
         const int64_t row = r % a->page_size;
-        if (kvl__is_unrotated(kc)) memset(k, 0, sizeof k);      // add_shifts scores it
+        if (kvl__is_restored(kc)) memset(k, 0, sizeof k);      // add_shifts scores it
         else kvl__decode_row(kc, &kl, page + a->k_offset, row, k);
         kvl__decode_row(vc, &vl, page + a->v_offset, row, v);
-        const uint32_t choice = kvl__is_flagged(kc) && !kvl__is_unrotated(kc)
+        kvl__read_slots(vc, &vl, page + a->v_offset, row, v);
+        const uint32_t choice = kvl__is_flagged(kc) && !kvl__is_restored(kc)
             ? kvl__choice_of(kc, NULL, &kl, page + a->k_offset, row) : 0;
         const float* q = kvl__queries_of_row(a, kc, choice, chosen);
         memset(scores, 0, sizeof scores);

@@ -77,6 +77,7 @@ typedef struct kvl__sample {           // the num items of the largest prioritie
     int64_t  floats;                   // of an item
     float*   items;                    // [most, floats]
     double*  priority;                 // [most]
+    double*  first;                    // [most] of runs: position of the first row; -1: not known
 } kvl__sample;
 
 typedef struct kvl__head_statistics {
@@ -154,7 +155,8 @@ KVL__FN int kvl__sample_create(kvl_statistics* s, kvl__sample* sample, int most,
     sample->items = (float*)kvl__list_alloc(s->ctx, &s->chunks, (size_t)(most * floats),
                                             sizeof(float));
     sample->priority = (double*)kvl__list_alloc(s->ctx, &s->chunks, (size_t)most, sizeof(double));
-    return sample->items && sample->priority;
+    sample->first = (double*)kvl__list_alloc(s->ctx, &s->chunks, (size_t)most, sizeof(double));
+    return sample->items && sample->priority && sample->first;
 }
 
 KVL__FN int kvl__head_statistics_create(kvl_statistics* s, const kvl__layer_statistics* l,
@@ -870,9 +872,11 @@ KVL__FN void kvl__add_samples(kvl__add_job* job, int layer, uint64_t sequence)
     const int64_t from = (job->first + KVL__RUN_ROWS) / KVL__RUN_ROWS - 1;
     for (int64_t run = from; (run + 1) * KVL__RUN_ROWS <= job->num_keys; ++run) {
         words[3] = (uint64_t)run;
-        float* item = kvl__sample_place(&job->head->keys, kvl__priority(words, 5));
-        if (item) memcpy(item, job->keys + run * KVL__RUN_ROWS * d,
-                         (size_t)job->head->keys.floats * sizeof *item);
+        kvl__sample* keys = &job->head->keys;
+        float* item = kvl__sample_place(keys, kvl__priority(words, 5));
+        if (!item) continue;
+        memcpy(item, job->keys + run * KVL__RUN_ROWS * d, (size_t)keys->floats * sizeof *item);
+        keys->first[(item - keys->items) / keys->floats] = (double)(run * KVL__RUN_ROWS);
     }
 }
 
@@ -997,8 +1001,9 @@ KVL__FN void kvl__sample_merge(kvl__sample* into, const kvl__sample* from)
 {
     for (int i = 0; i < from->num; ++i) {
         float* item = kvl__sample_place(into, from->priority[i]);
-        if (item) memcpy(item, from->items + i * from->floats,
-                         (size_t)from->floats * sizeof *item);
+        if (!item) continue;
+        memcpy(item, from->items + i * from->floats, (size_t)from->floats * sizeof *item);
+        into->first[(item - into->items) / into->floats] = from->first ? from->first[i] : -1.0;
     }
 }
 

@@ -81,7 +81,7 @@ typedef struct kvl__layer {
     int64_t              record_floats[2];
     float*               head_numbers;        // what desc.sink_logits and alibi_slopes point at
     uint64_t             head_bytes;
-    double*              turns;               // of keys before RoPE, see kvl_rope.h; else NULL
+    double*              turns;               // of keys that are scored restored, see kvl_rope.h
     uint64_t             turns_bytes;
     uint64_t             device_tables[2];    // the same on a device
     uint64_t             device_records;

@@ -210,6 +210,7 @@ static void check_attention(fixture* f, test_cache* c, kvl_seq seq, const char* 
     a.window_len = f->window_len;
     a.transformed = strstr(f->spec, "hadamard") != NULL || strstr(f->spec, "mean") != NULL ||
                     strstr(f->spec, "flagrot") != NULL || f->rope.base > 0 ||
+                    strstr(f->spec, "kvquant") != NULL || strstr(f->spec, "sparse") != NULL ||
                     strstr(f->spec, "transform=") != NULL;
     a.rounds = c->rounds;
     test_attention_run(&a);
@@ -269,7 +270,9 @@ static void check_fixture(const char* path, const test_target* target)
 static int has_kernels(const char* path, const test_target* target)
 {
     fixture f = fixture_read(path);
-    const int has = target->target != KVL_TARGET_CUDA || !strstr(f.spec, "pre_rope");
+    const int has = target->target != KVL_TARGET_CUDA ||
+                    (!strstr(f.spec, "pre_rope") && !strstr(f.spec, "kvquant") &&
+                     !strstr(f.spec, "sparse"));
     free(f.file);
     return has;
 }
@@ -280,7 +283,7 @@ static void check_fixtures(const test_target* target, size_t step)
     static const char pattern[] = KVLOOM_TEST_ROOT "/tests/fixtures/codec_*.kvf";
     glob_t found;
     const int failed = glob(pattern, 0, NULL, &found);
-    cr_assert(failed == 0 && found.gl_pathc == 71, "%s: %zu fixtures, expected 71", pattern,
+    cr_assert(failed == 0 && found.gl_pathc == 75, "%s: %zu fixtures, expected 75", pattern,
               failed ? (size_t)0 : found.gl_pathc);
     for (size_t i = 0; i < found.gl_pathc; i += step)
         if (has_kernels(found.gl_pathv[i], target)) check_fixture(found.gl_pathv[i], target);

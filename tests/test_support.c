@@ -290,8 +290,13 @@ static void make_table(const kvl__wanted_table* w, int head, test_lcg* lcg, int6
         make_transform(head, w->shape[0], strstr(w->name, "_query") != NULL, x);
         return;
     }
-    if (is_table(w, "log4_base") || is_table(w, "feedback_cost")) {
+    if (is_table(w, "log4_base") || is_table(w, "feedback_cost") || is_table(w, "static_half")) {
         for (int64_t i = 0; i < count; ++i) x[i] = (float)(128 + (test_bell(lcg) & 255)) / 256.0f;
+        return;
+    }
+    if (is_table(w, "kmeans_book")) {
+        for (int64_t i = 0; i < count; ++i)
+            x[i] = (float)(512 * i - 2048 + (test_bell(lcg) & 255)) / 2048.0f;
         return;
     }
     if (is_table(w, "feedback_")) {
@@ -1020,6 +1025,8 @@ static test_attention attention_of(const test_cache* c)
                     strstr(c->info.spec, "flagrot") != NULL ||
                     strstr(c->info.spec, "choose") != NULL ||
                     strstr(c->info.spec, "pre_rope") != NULL ||
+                    strstr(c->info.spec, "sparse") != NULL ||
+                    strstr(c->info.spec, "static") != NULL ||
                     strstr(c->info.spec, "transform=") != NULL;
     a.rounds = c->rounds;
     return a;

@@ -63,7 +63,7 @@ caches_of() {
     presets)
         echo f16 bf16 q8_0 q4_0 q4_0:transform=hadamard rtn kivi quarot quest
         if [ -n "$calibration_text" ]; then
-            echo oscar_v1 oscar wush wush_a flagrot-kivi flagrot-auto loom
+            echo oscar_v1 oscar wush wush_a flagrot-kivi flagrot-auto kvquant loom
         fi
         ;;
     bits)

@@ -22,8 +22,8 @@ INLINE void fetch_part(const unsigned char* next, int64_t bytes, int i, int part
     for (int64_t at = bytes * i / parts; at < end; at += 64) __builtin_prefetch(next + at);
 }
 
-//% if k.unrotated then
-// Scores of keys that are turned when they are read are the runtime's: they begin at 0.
+//% if k.restored then
+// Scores of restored keys are the runtime's: they begin at 0.
 static void score_tiles(const unsigned char* next, int tiles, workspace* w)
 {
     for (int i = 0; i < tiles; ++i) fetch_part(next, k_page_bytes, i, tiles);
@@ -47,7 +47,7 @@ static NOINLINE void add_fine(const float* q, const unsigned char* keys, int til
 }
 
 //% end
-//% if not k.unrotated then
+//% if not k.restored then
 // Scores of the tiles of rows [first, end) of a page's keys; the strip begins at row `base`.
 static void score_tiles(const float* q, const unsigned char* keys, const unsigned char* next,
                         int base, int first, int end, workspace* w)
@@ -182,16 +182,16 @@ static void attend_strip(const kvl__attend_args* a, const unsigned char* page,
                          const unsigned char* next, int64_t position, int base, int first, int end,
                          softmax* state, workspace* w)
 {
-    //% if k.unrotated then
+    //% if k.restored then
     score_tiles(next + a->k_offset, (end - base + 15) / 16, w);
     //% else
     score_tiles(a->q, page + a->k_offset, next + a->k_offset, base, first, end, w);
     //% end
-    //% if k.by_position or k.unrotated then
+    //% if k.by_position or k.restored then
     a->add_shifts(a->shifts, position - a->position + base, end - base, w->scores[0], strip_words);
     //% end
     for (int head = 0; head < num_heads; ++head) {
-        //% if k.shift and not k.unrotated then
+        //% if k.shift and not k.restored then
         for (int i = 0; i < strip_words; i += lanes)
             store(&w->scores[head][i], load(&w->scores[head][i]) + a->bias[head]);
         //% end
@@ -204,6 +204,9 @@ static void attend_strip(const kvl__attend_args* a, const unsigned char* page,
         //% end
     }
     add_values(page + a->v_offset, next + a->v_offset, base, first, end, w, a->o);
+    //% if v.slots > 0 and not v.is_key then
+    v_add_slots(page + a->v_offset, w->scores[0], base, first, end, a->o);
+    //% end
 }
 
 static void attend_pages(const kvl__attend_args* a)

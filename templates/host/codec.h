@@ -41,11 +41,18 @@ INLINE int $(s "group")(int word, int lane)
 //% for _, one in ipairs { { "vf", "load_" }, { "float", "read_" } } do
 INLINE $(one[1]) $(s(one[2] .. "scale"))(const unsigned char* page, int group)
 {
+    //% if meta.constant then
+    enum { code_max = $(codec.code_max) };
+    (void)page;
+    (void)group;
+    return $(one[1] == "vf" and "repeat" or "")($(codec.calibrated_book and "1.0f" or meta.scale));
+    //% else
     page += $(s "scales_at") + group * (int64_t)$(codec.scale_bytes);
     //% if codec.flagged and meta.signed then
     return $(one[1] == "vf" and "absolute_of" or "absolute")($(one[2] .. meta.scale_type)(page));
     //% else
     return $(one[2] .. meta.scale_type)(page);
+    //% end
     //% end
 }
 

@@ -7,6 +7,10 @@ static void $(s "decode_rows")(const kvl__decode_args* a)
         if (a->rows) {
             float* x = a->rows + r * (int64_t)$(s "dim");
             for (int i = 0; i < $(s "dim"); ++i) x[i] = $(s "read_value")(a->page, row, i);
+            //% if codec.calibrated_book then
+            const float* book = a->tables + $(codec.table_at(codec.calibrated_book));
+            for (int i = 0; i < $(s "dim"); ++i) x[i] = book[$(s "get_code")(a->page, row, i)];
+            //% end
             //% if codec.base then
             $(s "scale_up")(x, a->tables);
             //% end
@@ -20,6 +24,12 @@ static void $(s "decode_rows")(const kvl__decode_args* a)
             //% if codec.shift then
             const float* shift = a->tables + $(codec.table_at(codec.shift.subtract));
             for (int i = 0; i < $(s "dim"); ++i) x[i] += shift[i];
+            //% end
+            //% if codec.slots > 0 then
+            for (int slot = 0; slot < $(s "row_slots"); ++slot) {
+                const unsigned char* at = $(s "slot")(a->page, row, slot);
+                x[at[2]] = $(s "slot_value")(at);
+            }
             //% end
         }
         if (a->codes) {

@@ -73,6 +73,19 @@ static void $(s "load_rows")(const uint16_t* rows, int64_t row_stride, int count
 }
 //% end
 
+//% if codec.calibrated_book then
+// Codes q [dim] of a row: as many bounds between levels as its values are not below.
+static void $(s "round_to_book")(const float* x, const float* tables, uint16_t* q)
+{
+    const float* book = tables + $(codec.table_at(codec.calibrated_book));
+    for (int i = 0; i < $(s "dim"); ++i) {
+        q[i] = 0;
+        for (int k = 0; k < $(codec.code_max); ++k)
+            q[i] = (uint16_t)(q[i] + (x[i] >= 0.5f * (book[k] + book[k + 1])));
+    }
+}
+
+//% end
 //% local fit = codec.parts.fit
 //% if codec.flagged then
 #include "choose_rows.c"
@@ -122,6 +135,9 @@ static void $(s "encode_rows")(const kvl__encode_args* a)
         float x[$(s "dim")];
         $(s "load_row")(a->rows + r * a->row_stride, a->tables, x);
         //% end
+        //% if codec.slots > 0 then
+        $(s "fill_slots")(a->rows + r * a->row_stride, x, a->page, row);
+        //% end
         for (int first = 0; first < $(s "dim"); first += group_size) {
             const float* of = x + first;
             //% for _, stat in ipairs(fit.stats) do
@@ -158,7 +174,11 @@ static void $(s "encode_rows")(const kvl__encode_args* a)
                 inverse[i] = grid.inverse;
             }
         }
+        //% if codec.calibrated_book then
+        $(s "round_to_book")(x, a->tables, q);
+        //% else
         $(s "round_row")(x, offset, inverse, q);
+        //% end
         $(s "put_row")(a->page, row, q);
     }
 }

@@ -31,6 +31,9 @@
 //% elseif side.searches then
 #include "search.h"
 //% end
+//% if side.slots > 0 then
+#include "sparse.h"
+//% end
 #include "encode_rows.c"
 #include "decode_rows.c"
 #include "linear_rows.c"

@@ -803,42 +803,44 @@ INLINE int k_group(int word, int lane)
 #line 42 "templates/host/codec.h"
 INLINE vf k_load_scale(const unsigned char* page, int group)
 {
-    page += k_scales_at + group * (int64_t)1;
-#line 48 "templates/host/codec.h"
-    return load_e5m3(page);
 #line 50 "templates/host/codec.h"
+    page += k_scales_at + group * (int64_t)1;
+#line 54 "templates/host/codec.h"
+    return load_e5m3(page);
+#line 57 "templates/host/codec.h"
 }
 
 INLINE vf k_load_offset(const unsigned char* page, int group, vf scale)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 57 "templates/host/codec.h"
+#line 64 "templates/host/codec.h"
     page += k_zeros_at + group * (int64_t)1;
     const vf zero = load_i8(page);
-#line 66 "templates/host/codec.h"
+#line 73 "templates/host/codec.h"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
 #line 42 "templates/host/codec.h"
 INLINE float k_read_scale(const unsigned char* page, int group)
 {
-    page += k_scales_at + group * (int64_t)1;
-#line 48 "templates/host/codec.h"
-    return read_e5m3(page);
 #line 50 "templates/host/codec.h"
+    page += k_scales_at + group * (int64_t)1;
+#line 54 "templates/host/codec.h"
+    return read_e5m3(page);
+#line 57 "templates/host/codec.h"
 }
 
 INLINE float k_read_offset(const unsigned char* page, int group, float scale)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 57 "templates/host/codec.h"
+#line 64 "templates/host/codec.h"
     page += k_zeros_at + group * (int64_t)1;
     const float zero = read_i8(page);
-#line 66 "templates/host/codec.h"
+#line 73 "templates/host/codec.h"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
-#line 70 "templates/host/codec.h"
+#line 77 "templates/host/codec.h"
 // The numbers that turn a value into its code: round((x - offset) * inverse).
 typedef struct k_grid {
     float offset, inverse;
@@ -847,11 +849,11 @@ typedef struct k_grid {
 INLINE void k_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
 {
     (void)zero_code;
-#line 83 "templates/host/codec.h"
+#line 90 "templates/host/codec.h"
     page[k_scales_at + group] = (unsigned char)scale_code;
-#line 83 "templates/host/codec.h"
+#line 90 "templates/host/codec.h"
     page[k_zeros_at + group] = (unsigned char)zero_code;
-#line 88 "templates/host/codec.h"
+#line 95 "templates/host/codec.h"
 }
 
 // What is stored for a group, and the scale that it decodes to.
@@ -869,7 +871,7 @@ INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
     uint32_t scale_code;
     float scale;
     (void)flag;
-#line 106 "templates/host/codec.h"
+#line 113 "templates/host/codec.h"
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -889,9 +891,9 @@ INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 110 "templates/host/codec.h"
+#line 117 "templates/host/codec.h"
     pair->zero_code = zero_code;
-#line 126 "templates/host/codec.h"
+#line 133 "templates/host/codec.h"
     pair->scale_code = scale_code;
     pair->scale = scale;
     return grid;
@@ -907,7 +909,7 @@ static k_grid k_store_grid(
     return grid;
 }
 
-#line 142 "templates/host/codec.h"
+#line 149 "templates/host/codec.h"
 // Codes q [dim] of a row: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 static void k_round_row(const float* x, const float* offset, const float* inverse, uint16_t* q)
@@ -924,7 +926,7 @@ static void k_round_row(const float* x, const float* offset, const float* invers
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
-#line 160 "templates/host/codec.h"
+#line 167 "templates/host/codec.h"
 
 // CODES
 
@@ -933,58 +935,58 @@ static void k_put_row(unsigned char* page, int row, const uint16_t* q)
 {
     const int i = row % 16;
     for (int at = 0; at < k_dim / 16; ++at, q += 16) {
-#line 175 "templates/host/codec.h"
+#line 182 "templates/host/codec.h"
         u32_at* to = (u32_at*)k_cell(page, row / 16, at);
-#line 181 "templates/host/codec.h"
+#line 188 "templates/host/codec.h"
         to[0 + i] = ((uint32_t)q[0] & 3u) | ((uint32_t)q[1] & 3u) << 16 | ((uint32_t)q[2] & 3u) << 2 | ((uint32_t)q[3] & 3u) << 18 | ((uint32_t)q[4] & 3u) << 4 | ((uint32_t)q[5] & 3u) << 20 | ((uint32_t)q[6] & 3u) << 6 | ((uint32_t)q[7] & 3u) << 22 | ((uint32_t)q[8] & 3u) << 8 | ((uint32_t)q[9] & 3u) << 24 | ((uint32_t)q[10] & 3u) << 10 | ((uint32_t)q[11] & 3u) << 26 | ((uint32_t)q[12] & 3u) << 12 | ((uint32_t)q[13] & 3u) << 28 | ((uint32_t)q[14] & 3u) << 14 | ((uint32_t)q[15] & 3u) << 30;
-#line 204 "templates/host/codec.h"
+#line 211 "templates/host/codec.h"
     }
 }
 
-#line 218 "templates/host/codec.h"
+#line 225 "templates/host/codec.h"
 INLINE uint32_t k_get_code(const unsigned char* page, int row,
                                                          int channel)
 {
-#line 222 "templates/host/codec.h"
+#line 229 "templates/host/codec.h"
     const int lane = row, word = channel;
-#line 226 "templates/host/codec.h"
+#line 233 "templates/host/codec.h"
     const unsigned char* cell = k_cell(page, lane / 16, word / 16);
     const int i = word % 16;
-#line 231 "templates/host/codec.h"
+#line 238 "templates/host/codec.h"
     uint32_t code = 0;
-#line 233 "templates/host/codec.h"
+#line 240 "templates/host/codec.h"
     {
         enum { each = 8, mask = 3 };
         int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 240 "templates/host/codec.h"
+#line 247 "templates/host/codec.h"
         const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
-#line 242 "templates/host/codec.h"
+#line 249 "templates/host/codec.h"
         code |= (*(const u32_at*)at >> bit & mask) << 0;
     }
-#line 245 "templates/host/codec.h"
+#line 252 "templates/host/codec.h"
     return code;
-#line 247 "templates/host/codec.h"
+#line 254 "templates/host/codec.h"
 }
 
-#line 271 "templates/host/codec.h"
+#line 278 "templates/host/codec.h"
 // One value in the codec's basis.
 INLINE float k_read_value(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = k_get_code(page, row, channel);
-#line 276 "templates/host/codec.h"
+#line 283 "templates/host/codec.h"
     const int group = k_group(channel, row);
     const float scale = k_read_scale(page, group);
     return scale * (float)(int32_t)code + k_read_offset(page, group, scale);
-#line 282 "templates/host/codec.h"
+#line 289 "templates/host/codec.h"
 }
 
-#line 331 "templates/host/codec.h"
+#line 338 "templates/host/codec.h"
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int k_fold_is_due(int lane16)
 {
-#line 335 "templates/host/codec.h"
+#line 342 "templates/host/codec.h"
     return lane16 * 16 % k_group_size == 0;
-#line 340 "templates/host/codec.h"
+#line 347 "templates/host/codec.h"
 }
 
 #line 21 "templates/host/program.c"
@@ -1460,7 +1462,7 @@ static void k_transform_rows(const kvl__basis_args* a)
 #line 207 "templates/host/transform_rows.c"
 }
 
-#line 34 "templates/host/program.c"
+#line 37 "templates/host/program.c"
 #line 1 "templates/host/encode_rows.c"
 // encode_rows.c -- rows of the window become codes of a page: transform, fit, round, pack.
 //
@@ -1481,46 +1483,46 @@ INLINE void k_load_row(const uint16_t* row, const float* tables, float* x)
 
 #line 75 "templates/host/encode_rows.c"
 
-#line 166 "templates/host/encode_rows.c"
+#line 186 "templates/host/encode_rows.c"
 // Groups along tokens: group_size rows at once, each channel with its own statistics.
 static void k_encode_rows(const kvl__encode_args* a)
 {
     enum { group_size = 32 };
     for (int32_t r = 0; r < a->num_rows; r += group_size) {
         float rows[group_size][k_dim];
-#line 173 "templates/host/encode_rows.c"
+#line 193 "templates/host/encode_rows.c"
         float los[k_dim];
-#line 173 "templates/host/encode_rows.c"
+#line 193 "templates/host/encode_rows.c"
         float his[k_dim];
-#line 179 "templates/host/encode_rows.c"
+#line 199 "templates/host/encode_rows.c"
         for (int t = 0; t < group_size; ++t)
             k_load_row(a->rows + (r + t) * a->row_stride, a->tables, rows[t]);
-#line 182 "templates/host/encode_rows.c"
+#line 202 "templates/host/encode_rows.c"
         for (int i = 0; i < k_dim; ++i) {
             const float x = rows[0][i];
-#line 185 "templates/host/encode_rows.c"
+#line 205 "templates/host/encode_rows.c"
             los[i] = x;
-#line 185 "templates/host/encode_rows.c"
+#line 205 "templates/host/encode_rows.c"
             his[i] = x;
-#line 187 "templates/host/encode_rows.c"
+#line 207 "templates/host/encode_rows.c"
         }
         for (int t = 1; t < group_size; ++t) {
             for (int i = 0; i < k_dim; ++i) {
                 const float x = rows[t][i];
-#line 192 "templates/host/encode_rows.c"
+#line 212 "templates/host/encode_rows.c"
                 const float lo = los[i];
                 los[i] = x < lo ? x : lo;
-#line 192 "templates/host/encode_rows.c"
+#line 212 "templates/host/encode_rows.c"
                 const float hi = his[i];
                 his[i] = x > hi ? x : hi;
-#line 195 "templates/host/encode_rows.c"
+#line 215 "templates/host/encode_rows.c"
             }
         }
         float offset[k_dim], inverse[k_dim];
         for (int i = 0; i < k_dim; ++i) {
             const int row = a->first_row + r;
             const int group = k_group(i, row);
-#line 202 "templates/host/encode_rows.c"
+#line 222 "templates/host/encode_rows.c"
             const k_grid grid =
                 k_store_grid(a->page, group, los[i], his[i]);
             offset[i] = grid.offset;
@@ -1534,7 +1536,7 @@ static void k_encode_rows(const kvl__encode_args* a)
     }
 }
 
-#line 35 "templates/host/program.c"
+#line 38 "templates/host/program.c"
 #line 1 "templates/host/decode_rows.c"
 // decode_rows.c -- rows of a page as floats in the original basis, as codes, and their scales.
 
@@ -1545,31 +1547,31 @@ static void k_decode_rows(const kvl__decode_args* a)
         if (a->rows) {
             float* x = a->rows + r * (int64_t)k_dim;
             for (int i = 0; i < k_dim; ++i) x[i] = k_read_value(a->page, row, i);
-#line 18 "templates/host/decode_rows.c"
+#line 22 "templates/host/decode_rows.c"
             k_transform(x, a->tables);
-#line 24 "templates/host/decode_rows.c"
+#line 34 "templates/host/decode_rows.c"
         }
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)k_dim;
             for (int i = 0; i < k_dim; ++i) q[i] = (uint16_t)k_get_code(a->page, row, i);
         }
     }
-#line 41 "templates/host/decode_rows.c"
+#line 51 "templates/host/decode_rows.c"
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;
-#line 47 "templates/host/decode_rows.c"
+#line 57 "templates/host/decode_rows.c"
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; row += k_group_size) {
         for (int i = 0; i < k_dim; ++i, ++at) {
-#line 50 "templates/host/decode_rows.c"
+#line 60 "templates/host/decode_rows.c"
             const int group = k_group(i, row);
             a->scales[at] = k_read_scale(a->page, group);
             a->offsets[at] = k_read_offset(a->page, group, a->scales[at]);
         }
     }
-#line 56 "templates/host/decode_rows.c"
+#line 66 "templates/host/decode_rows.c"
 }
 
-#line 36 "templates/host/program.c"
+#line 39 "templates/host/program.c"
 #line 1 "templates/host/linear_rows.c"
 // linear_rows.c -- the first rows of a page in the linear order of files (runtime/kvl_layout.h), or
 // from it.
@@ -1801,7 +1803,7 @@ static void k_linear_rows(const kvl__linear_args* a)
 #line 179 "templates/host/linear_rows.c"
             k_copy_meta(a, k_group(i, row), at);
     }
-#line 182 "templates/host/linear_rows.c"
+#line 189 "templates/host/linear_rows.c"
 }
 
 #line 19 "templates/host/program.c"
@@ -1840,42 +1842,44 @@ INLINE int v_group(int word, int lane)
 #line 42 "templates/host/codec.h"
 INLINE vf v_load_scale(const unsigned char* page, int group)
 {
-    page += v_scales_at + group * (int64_t)1;
-#line 48 "templates/host/codec.h"
-    return load_e5m3(page);
 #line 50 "templates/host/codec.h"
+    page += v_scales_at + group * (int64_t)1;
+#line 54 "templates/host/codec.h"
+    return load_e5m3(page);
+#line 57 "templates/host/codec.h"
 }
 
 INLINE vf v_load_offset(const unsigned char* page, int group, vf scale)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 57 "templates/host/codec.h"
+#line 64 "templates/host/codec.h"
     page += v_zeros_at + group * (int64_t)1;
     const vf zero = load_i8(page);
-#line 66 "templates/host/codec.h"
+#line 73 "templates/host/codec.h"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
 #line 42 "templates/host/codec.h"
 INLINE float v_read_scale(const unsigned char* page, int group)
 {
-    page += v_scales_at + group * (int64_t)1;
-#line 48 "templates/host/codec.h"
-    return read_e5m3(page);
 #line 50 "templates/host/codec.h"
+    page += v_scales_at + group * (int64_t)1;
+#line 54 "templates/host/codec.h"
+    return read_e5m3(page);
+#line 57 "templates/host/codec.h"
 }
 
 INLINE float v_read_offset(const unsigned char* page, int group, float scale)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 57 "templates/host/codec.h"
+#line 64 "templates/host/codec.h"
     page += v_zeros_at + group * (int64_t)1;
     const float zero = read_i8(page);
-#line 66 "templates/host/codec.h"
+#line 73 "templates/host/codec.h"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
-#line 70 "templates/host/codec.h"
+#line 77 "templates/host/codec.h"
 // The numbers that turn a value into its code: round((x - offset) * inverse).
 typedef struct v_grid {
     float offset, inverse;
@@ -1884,11 +1888,11 @@ typedef struct v_grid {
 INLINE void v_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
 {
     (void)zero_code;
-#line 83 "templates/host/codec.h"
+#line 90 "templates/host/codec.h"
     page[v_scales_at + group] = (unsigned char)scale_code;
-#line 83 "templates/host/codec.h"
+#line 90 "templates/host/codec.h"
     page[v_zeros_at + group] = (unsigned char)zero_code;
-#line 88 "templates/host/codec.h"
+#line 95 "templates/host/codec.h"
 }
 
 // What is stored for a group, and the scale that it decodes to.
@@ -1906,7 +1910,7 @@ INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
     uint32_t scale_code;
     float scale;
     (void)flag;
-#line 106 "templates/host/codec.h"
+#line 113 "templates/host/codec.h"
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -1926,9 +1930,9 @@ INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 110 "templates/host/codec.h"
+#line 117 "templates/host/codec.h"
     pair->zero_code = zero_code;
-#line 126 "templates/host/codec.h"
+#line 133 "templates/host/codec.h"
     pair->scale_code = scale_code;
     pair->scale = scale;
     return grid;
@@ -1944,7 +1948,7 @@ static v_grid v_store_grid(
     return grid;
 }
 
-#line 142 "templates/host/codec.h"
+#line 149 "templates/host/codec.h"
 // Codes q [dim] of a row: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 static void v_round_row(const float* x, const float* offset, const float* inverse, uint16_t* q)
@@ -1961,7 +1965,7 @@ static void v_round_row(const float* x, const float* offset, const float* invers
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
-#line 160 "templates/host/codec.h"
+#line 167 "templates/host/codec.h"
 
 // CODES
 
@@ -1970,67 +1974,67 @@ static void v_put_row(unsigned char* page, int row, const uint16_t* q)
 {
     const int i = row % 16;
     for (int at = 0; at < v_dim / 16; ++at, q += 16) {
-#line 185 "templates/host/codec.h"
+#line 192 "templates/host/codec.h"
         u32_at* to = (u32_at*)v_cell(page, at, row / 16);
-#line 187 "templates/host/codec.h"
+#line 194 "templates/host/codec.h"
         {
             enum { each = 8, mask = 3 };
             u32_at* words = to + 0 + i / 2 / each * 16;
             const int left = i % 2 * 16 + i / 2 % each * 2;
-#line 197 "templates/host/codec.h"
+#line 204 "templates/host/codec.h"
             for (int lane = 0; lane < 16; ++lane)
                 words[lane] = (words[lane] & ~((uint32_t)mask << left))
                               | ((uint32_t)q[lane] >> 0 & mask) << left;
-#line 201 "templates/host/codec.h"
+#line 208 "templates/host/codec.h"
         }
-#line 204 "templates/host/codec.h"
+#line 211 "templates/host/codec.h"
     }
 }
 
-#line 218 "templates/host/codec.h"
+#line 225 "templates/host/codec.h"
 INLINE uint32_t v_get_code(const unsigned char* page, int row,
                                                          int channel)
 {
-#line 224 "templates/host/codec.h"
+#line 231 "templates/host/codec.h"
     const int lane = channel, word = row;
-#line 226 "templates/host/codec.h"
+#line 233 "templates/host/codec.h"
     const unsigned char* cell = v_cell(page, lane / 16, word / 16);
     const int i = word % 16;
-#line 231 "templates/host/codec.h"
+#line 238 "templates/host/codec.h"
     uint32_t code = 0;
-#line 233 "templates/host/codec.h"
+#line 240 "templates/host/codec.h"
     {
         enum { each = 8, mask = 3 };
         int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 240 "templates/host/codec.h"
+#line 247 "templates/host/codec.h"
         const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
-#line 242 "templates/host/codec.h"
+#line 249 "templates/host/codec.h"
         code |= (*(const u32_at*)at >> bit & mask) << 0;
     }
-#line 245 "templates/host/codec.h"
+#line 252 "templates/host/codec.h"
     return code;
-#line 247 "templates/host/codec.h"
+#line 254 "templates/host/codec.h"
 }
 
-#line 271 "templates/host/codec.h"
+#line 278 "templates/host/codec.h"
 // One value in the codec's basis.
 INLINE float v_read_value(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = v_get_code(page, row, channel);
-#line 276 "templates/host/codec.h"
+#line 283 "templates/host/codec.h"
     const int group = v_group(row, channel);
     const float scale = v_read_scale(page, group);
     return scale * (float)(int32_t)code + v_read_offset(page, group, scale);
-#line 282 "templates/host/codec.h"
+#line 289 "templates/host/codec.h"
 }
 
-#line 331 "templates/host/codec.h"
+#line 338 "templates/host/codec.h"
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int v_fold_is_due(int lane16)
 {
-#line 335 "templates/host/codec.h"
+#line 342 "templates/host/codec.h"
     return lane16 * 16 % v_group_size == 0;
-#line 340 "templates/host/codec.h"
+#line 347 "templates/host/codec.h"
 }
 
 #line 21 "templates/host/program.c"
@@ -2337,7 +2341,7 @@ static void v_transform_rows(const kvl__basis_args* a)
 #line 207 "templates/host/transform_rows.c"
 }
 
-#line 34 "templates/host/program.c"
+#line 37 "templates/host/program.c"
 #line 1 "templates/host/encode_rows.c"
 // encode_rows.c -- rows of the window become codes of a page: transform, fit, round, pack.
 //
@@ -2358,62 +2362,62 @@ INLINE void v_load_row(const uint16_t* row, const float* tables, float* x)
 
 #line 75 "templates/host/encode_rows.c"
 
-#line 104 "templates/host/encode_rows.c"
+#line 117 "templates/host/encode_rows.c"
 // Groups along the channels of a row.
 static void v_encode_rows(const kvl__encode_args* a)
 {
-#line 108 "templates/host/encode_rows.c"
+#line 121 "templates/host/encode_rows.c"
     enum { group_size = 32, step = 16 };
-#line 112 "templates/host/encode_rows.c"
+#line 125 "templates/host/encode_rows.c"
     for (int32_t r = 0; r < a->num_rows; ++r) {
         const int row = a->first_row + r;
         float offset[v_dim], inverse[v_dim];
         uint16_t q[v_dim];
-#line 122 "templates/host/encode_rows.c"
+#line 135 "templates/host/encode_rows.c"
         float x[v_dim];
         v_load_row(a->rows + r * a->row_stride, a->tables, x);
-#line 125 "templates/host/encode_rows.c"
+#line 141 "templates/host/encode_rows.c"
         for (int first = 0; first < v_dim; first += group_size) {
             const float* of = x + first;
-#line 128 "templates/host/encode_rows.c"
+#line 144 "templates/host/encode_rows.c"
             float los[step];
-#line 128 "templates/host/encode_rows.c"
+#line 144 "templates/host/encode_rows.c"
             float his[step];
-#line 130 "templates/host/encode_rows.c"
+#line 146 "templates/host/encode_rows.c"
             // Every step-th value has its own statistics; what they come to is order-free.
             for (int j = 0; j < step; ++j) {
                 const float x = of[j];
-#line 134 "templates/host/encode_rows.c"
+#line 150 "templates/host/encode_rows.c"
                 los[j] = x;
-#line 134 "templates/host/encode_rows.c"
+#line 150 "templates/host/encode_rows.c"
                 his[j] = x;
-#line 136 "templates/host/encode_rows.c"
+#line 152 "templates/host/encode_rows.c"
             }
             for (int i = step; i < group_size; i += step) {
                 for (int j = 0; j < step; ++j) {
                     const float x = of[i + j];
-#line 141 "templates/host/encode_rows.c"
+#line 157 "templates/host/encode_rows.c"
                     const float lo = los[j];
                     los[j] = x < lo ? x : lo;
-#line 141 "templates/host/encode_rows.c"
+#line 157 "templates/host/encode_rows.c"
                     const float hi = his[j];
                     his[j] = x > hi ? x : hi;
-#line 144 "templates/host/encode_rows.c"
+#line 160 "templates/host/encode_rows.c"
                 }
             }
-#line 147 "templates/host/encode_rows.c"
+#line 163 "templates/host/encode_rows.c"
             float lo = los[0];
             for (int j = 1; j < step; ++j) {
                 const float x = los[j];
                 lo = x < lo ? x : lo;
             }
-#line 147 "templates/host/encode_rows.c"
+#line 163 "templates/host/encode_rows.c"
             float hi = his[0];
             for (int j = 1; j < step; ++j) {
                 const float x = his[j];
                 hi = x > hi ? x : hi;
             }
-#line 153 "templates/host/encode_rows.c"
+#line 169 "templates/host/encode_rows.c"
             const int group = v_group(row, first);
             const v_grid grid =
                 v_store_grid(a->page, group, lo, hi);
@@ -2422,12 +2426,14 @@ static void v_encode_rows(const kvl__encode_args* a)
                 inverse[i] = grid.inverse;
             }
         }
+#line 180 "templates/host/encode_rows.c"
         v_round_row(x, offset, inverse, q);
+#line 182 "templates/host/encode_rows.c"
         v_put_row(a->page, row, q);
     }
 }
 
-#line 35 "templates/host/program.c"
+#line 38 "templates/host/program.c"
 #line 1 "templates/host/decode_rows.c"
 // decode_rows.c -- rows of a page as floats in the original basis, as codes, and their scales.
 
@@ -2438,31 +2444,31 @@ static void v_decode_rows(const kvl__decode_args* a)
         if (a->rows) {
             float* x = a->rows + r * (int64_t)v_dim;
             for (int i = 0; i < v_dim; ++i) x[i] = v_read_value(a->page, row, i);
-#line 18 "templates/host/decode_rows.c"
+#line 22 "templates/host/decode_rows.c"
             v_transform(x, a->tables);
-#line 24 "templates/host/decode_rows.c"
+#line 34 "templates/host/decode_rows.c"
         }
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)v_dim;
             for (int i = 0; i < v_dim; ++i) q[i] = (uint16_t)v_get_code(a->page, row, i);
         }
     }
-#line 41 "templates/host/decode_rows.c"
+#line 51 "templates/host/decode_rows.c"
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;
-#line 44 "templates/host/decode_rows.c"
+#line 54 "templates/host/decode_rows.c"
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; ++row) {
         for (int i = 0; i < v_dim; i += v_group_size, ++at) {
-#line 50 "templates/host/decode_rows.c"
+#line 60 "templates/host/decode_rows.c"
             const int group = v_group(row, i);
             a->scales[at] = v_read_scale(a->page, group);
             a->offsets[at] = v_read_offset(a->page, group, a->scales[at]);
         }
     }
-#line 56 "templates/host/decode_rows.c"
+#line 66 "templates/host/decode_rows.c"
 }
 
-#line 36 "templates/host/program.c"
+#line 39 "templates/host/program.c"
 #line 1 "templates/host/linear_rows.c"
 // linear_rows.c -- the first rows of a page in the linear order of files (runtime/kvl_layout.h), or
 // from it.
@@ -2706,10 +2712,10 @@ static void v_linear_rows(const kvl__linear_args* a)
 #line 179 "templates/host/linear_rows.c"
             v_copy_meta(a, v_group(row, i), at);
     }
-#line 182 "templates/host/linear_rows.c"
+#line 189 "templates/host/linear_rows.c"
 }
 
-#line 41 "templates/host/program.c"
+#line 44 "templates/host/program.c"
 #line 1 "templates/host/attend_windows.c"
 // attend_windows.c -- attention of num_heads queries over two stretches of 16-bit rows.
 //
@@ -2970,7 +2976,7 @@ static void attend_windows(const kvl__attend_args* a)
     softmax_finish(&state, a->o, a->lse);
 }
 
-#line 42 "templates/host/program.c"
+#line 45 "templates/host/program.c"
 #line 1 "templates/host/attend_pages.c"
 // attend_pages.c -- attention of num_heads queries over rows of pages, on the codes.
 //
@@ -3071,6 +3077,7 @@ static void attend_strip(const kvl__attend_args* a, const unsigned char* page,
 #line 205 "templates/host/attend_pages.c"
     }
     add_values(page + a->v_offset, next + a->v_offset, base, first, end, w, a->o);
+#line 210 "templates/host/attend_pages.c"
 }
 
 static void attend_pages(const kvl__attend_args* a)
@@ -3079,12 +3086,12 @@ static void attend_pages(const kvl__attend_args* a)
     const int64_t num_pages = (a->end_row + page_size - 1) / page_size;
     softmax state;
     softmax_start(&state, a->o);
-#line 216 "templates/host/attend_pages.c"
+#line 219 "templates/host/attend_pages.c"
     k_start_dots(a->q, &w->k);
-#line 221 "templates/host/attend_pages.c"
+#line 224 "templates/host/attend_pages.c"
     int num_strips = 0;
     v_start_dots(&w->v);
-#line 224 "templates/host/attend_pages.c"
+#line 227 "templates/host/attend_pages.c"
     for (int64_t row = a->first_row; row < a->end_row;) {
         const int64_t at = row / page_size, left = a->end_row - at * page_size;
         const int64_t after = at + 1 < num_pages ? at + 1 : at;
@@ -3092,18 +3099,18 @@ static void attend_pages(const kvl__attend_args* a)
         const int end = left < base + strip_rows ? (int)left : base + strip_rows;
         attend_strip(a, a->pages[at], a->pages[after], a->position + at * page_size, base, first,
                      end, &state, w);
-#line 232 "templates/host/attend_pages.c"
+#line 235 "templates/host/attend_pages.c"
         if (++num_strips % 16 == 0) v_add_rest(&w->v, a->o);
-#line 234 "templates/host/attend_pages.c"
+#line 237 "templates/host/attend_pages.c"
         row = at * page_size + end;
     }
-#line 237 "templates/host/attend_pages.c"
+#line 240 "templates/host/attend_pages.c"
     v_add_rest(&w->v, a->o);
-#line 239 "templates/host/attend_pages.c"
+#line 242 "templates/host/attend_pages.c"
     softmax_finish(&state, a->o, a->lse);
 }
 
-#line 43 "templates/host/program.c"
+#line 46 "templates/host/program.c"
 
 // C has one name space for types and objects, so the object gets its exported name as a label.
 #define LABEL_TEXT(text) #text
@@ -3114,9 +3121,9 @@ const kvl__program program = {
     .abi            = KVL__ABI,
     .lanes          = 16,
     .k_page_bytes   = k_page_bytes,
-#line 56 "templates/host/program.c"
+#line 59 "templates/host/program.c"
     .v_page_bytes   = v_page_bytes,
-#line 58 "templates/host/program.c"
+#line 61 "templates/host/program.c"
     .scratch_bytes  = sizeof(workspace) + 64,        // room to begin at a cache line
     .encode_keys    = k_encode_rows,
     .encode_values  = v_encode_rows,

@@ -271,6 +271,12 @@ def encode_group(x, side, flag=None):
     x = np.asarray(x, F32)
     states = trellis.states_of(side)
     bits = side["bits"] + (states > 0)           # of what scales are multiplied with
+    if side["meta"] == "static":
+        most = F32(2**bits - 1)
+        scale = F32(2) / most
+        offset = scale * (F32(-0.5) * most)
+        y = np.clip((x - offset) * (F32(0.5) * most), F32(0), most)
+        return round_codes(y, bits, side["round"], 0), scale, offset
     if side["levels"] == "affine":
         if side["meta"] == "log4":
             lo, hi = x.min() + F32(0), x.max() + F32(0)
@@ -391,11 +397,11 @@ def encode(rows, side, head=0):
     chosen = None
     if side["choose"] != "none":
         chosen = flagrot.Chooser(hadamard, encode_group, side, x.shape[1], head)
-    if side["shift"] == "mean":
-        x = x - side["tables"]["mean"][head]
+    if side["shift"] in ("mean", "middle"):
+        x = x - side["tables"][side["shift"]][head]
     if side["dense"]:
         x = multiply(np.clip(x, F32(-2.0**18), F32(2.0**18)), side["tables"]["forward"][head])
-    elif side["shift"] == "mean" or side["transform"] or side["choose"] != "none":
+    elif side["shift"] != "none" or side["transform"] or side["choose"] != "none":
         x = np.clip(x, F32(-2.0**119), F32(2.0**119))
     if side["transform"]:
         x = hadamard(x, side["transform"])
@@ -403,6 +409,13 @@ def encode(rows, side, head=0):
         x = chosen.to_fixed(x)
     if side["meta"] == "log4":
         x = x / side["tables"]["base"][head]
+    if side["meta"] == "static":
+        x = x / side["tables"]["half"][head]
+    slots = side["extra"]
+    if slots:
+        x, slots = take_out(x, np.asarray(rows, F32), side)
+    if side["levels"] == "kmeans":
+        return {**encode_book(x, side["tables"]["book"][head], side), "slots": slots}
     if side["fit"].startswith("clip"):
         x = clip_row(x, int(side["fit"][4:] or 96))
     if side["choose"] == "unit":
@@ -426,7 +439,32 @@ def encode(rows, side, head=0):
     codes = codes.reshape(along.shape)
     if side["axis"] == "per_channel":
         codes, scales, offsets = codes.T, scales.T, offsets.T
-    return {"codes": codes, "scales": scales, "offsets": offsets}
+    return {"codes": codes, "scales": scales, "offsets": offsets, "slots": slots}
+
+
+def take_out(x, rows, side):
+    """Rows without their farthest values; slots: channels and values of each row."""
+    x, slots = x.copy(), []
+    for y, row in zip(x, rows):
+        channels = np.argsort(-np.abs(y), kind="stable")[:side["extra"]]
+        slots.append((channels, row[channels]))
+        for first in range(0, len(y), side["group"]):
+            group = range(first, first + side["group"])
+            last = next(i for i in group if i not in channels)
+            for i in group:
+                if i in channels:
+                    y[i] = y[last]
+                else:
+                    last = i
+    return x, slots
+
+
+def encode_book(x, book, side):
+    book = book[:2**side["bits"]]
+    bounds = F32(0.5) * (book[:-1] + book[1:])
+    shape = (len(x), x.shape[1] // side["group"])
+    return {"codes": np.searchsorted(bounds, x, side="right").astype(np.uint16),
+            "scales": np.ones(shape, F32), "offsets": np.zeros(shape, F32)}
 
 
 def decode(encoded, side, head=0):
@@ -441,15 +479,23 @@ def decode(encoded, side, head=0):
         scales = np.repeat(encoded["scales"].astype(F64), side["group"], axis=axis)
         offsets = np.repeat(encoded["offsets"].astype(F64), side["group"], axis=axis)
         x = scales * codes + offsets
+    if side["levels"] == "kmeans":
+        x = side["tables"]["book"][head].astype(F64)[codes]
     if side["meta"] == "log4":
         x = x * side["tables"]["base"][head].astype(F64)
+    if side["meta"] == "static":
+        x = x * side["tables"]["half"][head].astype(F64)
     x = hadamard(x, side["transform"]) if side["transform"] else x
     if side["choose"] != "none":
         chosen = flagrot.Chooser(hadamard, encode_group, side, x.shape[1], head)
         fixed = side["choose"] == "fixed"
         x = chosen.restore(x, [chosen.fixed()] if fixed else encoded["choices"])
     x = x @ side["tables"]["query"][head].astype(F64).T if side["dense"] else x
-    return x + side["tables"]["mean"][head].astype(F64) if side["shift"] == "mean" else x
+    if side["shift"] != "none":
+        x = x + side["tables"][side["shift"]][head].astype(F64)
+    for row, (channels, values) in zip(x, encoded.get("slots") or []):
+        row[channels] = values
+    return x
 
 
 # Specs
@@ -458,7 +504,7 @@ def _side(bits, group, axis, fit, levels, meta, rounding="nearest"):
     return {"bits": bits, "group": group, "axis": axis, "fit": fit, "levels": levels,
             "meta": meta, "round": rounding, "transform": 0, "dense": "", "shift": "none",
             "choose": "none", "choose_piece": 0, "score": "none", "place": "post_rope",
-            "rope": None, "tables": {}}
+            "rope": None, "extra": 0, "tables": {}}
 
 
 def _copy(side):
@@ -483,6 +529,12 @@ def _preset(name):
                    shift="mean" if name == "flagrot-auto" else "none")
         value = _side(2, 32, "per_token", "minmax", "affine", "8bit")
         return key, value, {"sink": 4, "recent": 128, "rows": "f16"}
+    if name == "kvquant":
+        key = _side(3, "head", "per_token", "static", "kmeans", "static")
+        value = _side(3, "head", "per_token", "minmax", "affine", "f16")
+        key.update(place="pre_rope", shift="middle", extra=1)
+        value.update(extra=1)
+        return key, value, {"sink": 4, "recent": 0, "rows": "f16"}
     bits, axis = {"rtn": (4, "per_token"), "kivi": (2, "per_channel")}[name]
     key = _side(bits, 32, axis, "minmax", "affine", "8bit")
     value = _side(bits, 32, "per_token", "minmax", "affine", "8bit")
@@ -490,6 +542,9 @@ def _preset(name):
 
 
 def _set_stage(side, stage, word, head_dim):
+    if stage == "extra":
+        side["extra"] = 0 if word == "none" else int(word[6:] or 1)
+        return
     if stage in ("choose", "score"):
         name, number = re.fullmatch(r"([a-z]+)(\d*)", word).groups()
         side[stage] = name
@@ -527,6 +582,8 @@ def parse_spec(spec, head_dim_k, head_dim_v):
             sides = {"k": [key], "v": [value]}.get(letters[0], [key, value])
             for side in sides:
                 side[what] = int(number)
+    for side, dim in ((key, head_dim_k), (value, head_dim_v)):
+        side["group"] = dim if side["group"] == "head" else side["group"]
     if key["choose"] != "none":
         key["choose_piece"] = flagrot.piece_of(head_dim_k, key.get("choose_number", 32))
     return key, value, windows

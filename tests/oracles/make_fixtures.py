@@ -126,6 +126,13 @@ CASES = [
     ("pre_rope_raw", "f16:k.place=pre_rope,",                2, 1,  32,  32, 32, 1, 0.0, 0),
     ("pre_rope_bf16", "kivi:k3,v4,vg16,k.place=pre_rope,fit=search,rows=bf16,",
                                                              6, 1,  80,  32, 32, 1, 0.0, 40),
+    ("kvquant",    "kvquant:",                               4, 2,  64,  64, 64, 2, 0.0, 0),
+    ("kvquant_2",  "kvquant:k2,v4,vg16,extra=sparse3,rows=bf16,",
+                                                             3, 1,  96,  80, 32, 1, 0.0, 40),
+    ("static",     "kvquant:k4,v3,k.place=post_rope,k.levels=affine,k.extra=none,vg32,v.meta=8bit,",
+                                                             3, 1,  64,  64, 32, 1, 30.0, 0),
+    ("sparse",     "rtn:k4,v2,extra=sparse4,k.shift=mean,v.fit=search,",
+                                                             6, 1,  64, 128, 32, 1, 0.0, 0),
     ("mean_had",   "kivi:k2,v4,shift=mean,k.transform=hadamard32,",
                                                              3, 1,  96,  64, 32, 1, 0.0, 0),
 ]
@@ -133,7 +140,7 @@ CASES = [
 # RoPE of keys, where the place is before it: name -> split halves, channels that turn, base
 ROPES = {
     "pre_rope": (0, 64, 1000.0), "pre_rope_part": (1, 48, 10000.0), "pre_rope_raw": (1, 32, 100.0),
-    "pre_rope_bf16": (0, 80, 500000.0),
+    "pre_rope_bf16": (0, 80, 500000.0), "kvquant": (1, 64, 10000.0), "kvquant_2": (0, 96, 1000.0),
 }
 
 # The same for rows of a model: name, rows, spec, q heads, soft_cap
@@ -236,6 +243,14 @@ def add_tables(side, letter, heads, dim):
     if side["meta"] == "log4":
         bell = (make_table(letter, "log4_base", heads, [dim]) * 4096).astype(np.int64)
         side["tables"]["base"] = ((128 + (bell & 255)) / 256).astype(np.float32)
+    if side["meta"] == "static":
+        bell = (make_table(letter, "static_half", heads, [dim]) * 4096).astype(np.int64)
+        side["tables"]["half"] = ((128 + (bell & 255)) / 256).astype(np.float32)
+        side["tables"]["middle"] = make_table(letter, "static_middle", heads, [dim])
+    if side["levels"] == "kmeans":
+        bell = (make_table(letter, "kmeans_book", heads, [16]) * 4096).astype(np.int64)
+        side["tables"]["book"] = ((512 * np.arange(16) - 2048 + (bell & 255)) / 2048).astype(
+            np.float32)
     if side["round"].startswith("feedback"):
         add_feedback(side, letter, heads, dim)
     if side["dense"]:
