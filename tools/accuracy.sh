@@ -213,7 +213,8 @@ END
             "of $(basename "$calibration_text")."
     fi
     section presets 'Presets'
-    section presets-without 'Every row in codes as soon as its group is complete (`sink=0,recent=0`)'
+    section presets-without \
+        'Every row in codes as soon as its group is complete (`sink=0,recent=0`)'
     section bits 'By bits and metadata'
     section rounding 'Fits and rounding'
     section rotation 'Values by a learned rotation'
