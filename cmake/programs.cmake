@@ -73,16 +73,18 @@ else()
         kvloom::kvloom "${KVLOOM_PCRE2_LIBRARY}" "${KVLOOM_CBLAS_LIBRARY}" m)
 endif()
 
-# Changes of basis from second moments, for calibration.
-file(GLOB kvloom_transform_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tools/transform_*.c")
+# Changes of basis from second moments, and the tables of a calibration that are made of them.
+file(GLOB kvloom_transform_sources CONFIGURE_DEPENDS
+    "${PROJECT_SOURCE_DIR}/examples/calibration/*.c")
 if(NOT KVLOOM_LAPACK_LIBRARY OR NOT KVLOOM_CBLAS_LIBRARY OR NOT KVLOOM_CBLAS_INCLUDE_DIR)
     message(WARNING "LAPACK was not found (libopenblas-dev): calibration has no transforms")
 else()
     add_library(kvloom_transform STATIC ${kvloom_transform_sources})
     kvloom_use_flags(kvloom_transform)
-    target_include_directories(kvloom_transform PUBLIC "${PROJECT_SOURCE_DIR}/tools")
+    target_include_directories(kvloom_transform PUBLIC
+        "${PROJECT_SOURCE_DIR}/examples/calibration")
     target_include_directories(kvloom_transform SYSTEM PRIVATE "${KVLOOM_CBLAS_INCLUDE_DIR}")
-    target_link_libraries(kvloom_transform PUBLIC
+    target_link_libraries(kvloom_transform PUBLIC kvloom::kvloom
         "${KVLOOM_LAPACK_LIBRARY}" "${KVLOOM_CBLAS_LIBRARY}" m)
 endif()
 
@@ -168,6 +170,10 @@ if(TARGET kvloom_model)
     kvloom_json_program(decode ${kvloom_decode_sources})
     if(TARGET decode)
         target_link_libraries(decode PRIVATE kvloom_model)
+        if(TARGET kvloom_transform)
+            target_link_libraries(decode PRIVATE kvloom_transform)
+            target_compile_definitions(decode PRIVATE DECODE_HAS_LAPACK)
+        endif()
     endif()
 endif()
 

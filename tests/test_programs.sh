@@ -409,6 +409,17 @@ if [ -x "$bin/decode" ] && [ -n "$model" ]; then
     accepts "decode: calibrated on the prompt" "" \
         decode $run -n 1 -p "$text" --cache "$centred" --calibrate-on-prompt=64
     seq 1 400 >"$work/text"
+    accepts "decode: a long prompt without --cache" "" \
+        decode -m "$model" -n 1 -f "$work/text"
+    if grep -q "loom, calibrated on the prompt" "$work/err" && grep -q "cache .*loom:k2" "$work/err"
+    then ok "decode: a long prompt calibrates its cache"
+    else not_ok "decode: a long prompt calibrates its cache" "$(tail -n 3 "$work/err")"; fi
+    head -n 100 "$work/text" >"$work/short"
+    accepts "decode: a short prompt without --cache" "" decode -m "$model" -n 1 -f "$work/short"
+    if grep -q "cache .*f16:" "$work/err"; then ok "decode: a short prompt has an f16 cache"
+    else not_ok "decode: a short prompt has an f16 cache" "$(tail -n 3 "$work/err")"; fi
+    refuses "decode: fewer tokens than a group" "no groups of keys" \
+        decode -m "$model" -n 1 -p Hello --cache loom --calibrate-on-prompt
     if "$bin/kvloom-calibrate" -m "$model" -f "$work/text" -o "$work/c" -c 128 --windows 1 \
         --for "$centred" 2>"$work/err"; then
         accepts "decode: with a calibration file" "" \

@@ -35,9 +35,6 @@ enum {
 
 volatile sig_atomic_t calibrate_interrupted;
 
-// OpenBLAS's; other libraries have none.
-void openblas_set_num_threads(int num_threads) __attribute__((weak));
-
 // What a file must have been made with to be gone on with.
 typedef struct fact {
     const char* name;
@@ -702,9 +699,6 @@ int calibrate_run(const calibrate_options* options, bool quiet, char* message,
     calibrator c = { .o = options, .message = message, .message_bytes = message_bytes };
     const char* path = options->model;
     message[0] = 0;
-    // Matrices of a head are small: threads would wait for each other. Those of the model have
-    // threads of their own.
-    if (openblas_set_num_threads != NULL) { openblas_set_num_threads(1); }
     c.learn.what = options->learn;
     c.learn.steps = options->learn_steps;
     int status = check_output(&c) != 0 || open_context(&c) != 0 ||

@@ -90,7 +90,8 @@ static const char* const help[] = {
     "      --chat               the prompt is a message: applies the model's chat template\n",
     "      --cache SPEC         how keys and values are held (loom:2.25 where MODEL.gguf has a\n"
     "                           MODEL.kvloom.safetensors of kvloom-calibrate beside it or in\n"
-    "                           ~/.local/share/kvloom; else f16). Can be repeated:\n"
+    "                           ~/.local/share/kvloom; else loom, calibrated on a prompt of\n"
+    "                           1024 tokens or more; else f16). Can be repeated:\n"
     "                             SPEC            both, in all layers\n"
     "                             k=SPEC, v=SPEC  the keys or the values\n"
     "                             0-3:SPEC, 7:SPEC, 7:k=SPEC  in these layers only\n"
@@ -120,7 +121,6 @@ static const char* const help[] = {
 
 static const char program[] = "decode";
 
-enum { CALIBRATE_ROWS = 512 };  // seconds of work, and enough for means and choices
 
 static int usage(const char* what, const char* value, const char* rule)
 {
@@ -172,7 +172,7 @@ static int read_option(int option, char* text, decode_options* out)
     case OPTION_CACHE: out->cache_args[out->num_cache_args++] = text; break;
     case OPTION_CALIBRATION: out->calibration = text; break;
     case OPTION_CALIBRATE_ON_PROMPT:
-        out->calibrate_rows = CALIBRATE_ROWS;
+        out->calibrate_rows = DECODE_CALIBRATE_ROWS;
         if (text == NULL) { break; }
         return option_whole(program, "--calibrate-on-prompt", text, 1, 1 << 24,
                             &out->calibrate_rows);

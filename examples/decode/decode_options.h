@@ -34,6 +34,10 @@ typedef struct decode_options {
     bool fold;
 } decode_options;
 
+// Tokens of a prompt that are calibrated on: seconds of work; see docs/transforms.md for what more
+// would give.
+enum { DECODE_CALIBRATE_ROWS = 512 };
+
 enum { DECODE_RUN = -1 };  // what decode_options_read answers when there is something to run
 
 // Reads the command line; writes help to stdout and errors to stderr. Returns DECODE_RUN, or the

@@ -26,6 +26,10 @@
 #include "text_stream.h"
 #include "usual_cache.h"
 
+#ifdef DECODE_HAS_LAPACK
+#include "calibrate_tables.h"
+#endif
+
 enum { PREFILL_ROWS = 512, PROGRESS_TOKENS = 1024 };
 
 // What happened so far.
@@ -116,12 +120,15 @@ static int calibrate(decoder* d, const char* const* specs, const int32_t* ids, i
 {
     const double start = seconds();
     model_gather* g = NULL;
-    if (count > d->options.calibrate_rows) { count = d->options.calibrate_rows; }
     const model_gather_desc desc = { .ctx = d->ctx, .context_len = count };
     int status = model_gather_create(d->m, &desc, &g, d->message, sizeof d->message);
     if (status == 0) { status = gather(d, ids, count, g); }
     if (status == 0) {
-        status = model_gather_calibrate(g, specs, out, d->message, sizeof d->message);
+        model_calibrate_desc tables = { .specs = specs };
+#ifdef DECODE_HAS_LAPACK
+        tables.derivations = calibrate_derivations(&tables.num_derivations);
+#endif
+        status = model_gather_calibrate(g, &tables, out, d->message, sizeof d->message);
     }
     model_gather_free(g);
     if (status == 0) {
@@ -159,32 +166,100 @@ static int fold(decoder* d, cache_specs* specs, const kvl_calibration* calibrati
     return model_fold(d->m, &desc, d->message, sizeof d->message);
 }
 
-// ids [count]: of the prompt, with --calibrate-on-prompt. Returns 0, or 1 with d->message.
+// Where the cache and its tables come from.
+typedef struct cache_choice {
+    const char* const* args;    // of --cache, or what is usual
+    int num_args;
+    const char* path;       // of a calibration; NULL: none
+    int64_t rows;           // of the prompt, to calibrate on
+    const char* usual;      // the spec that nobody has named; NULL: none
+    char usual_path[4096];
+} cache_choice;
+
+static bool names_cache(const decode_options* o)
+{
+    return o->num_cache_args > 0 || o->calibration != NULL || o->calibrate_rows > 0;
+}
+
+// Rows of a file need the calibration that they were saved with.
+static bool can_use_prompt(const decoder* d)
+{
+    const decode_options* o = &d->options;
+#ifdef DECODE_HAS_LAPACK
+    const bool has_lapack = true;
+#else
+    const bool has_lapack = false;
+#endif
+    return has_lapack && (o->prompt != NULL || o->prompt_file != NULL) && o->load_path == NULL &&
+           o->save_path == NULL && o->prompt_cache == NULL && !o->fold;
+}
+
+// count: tokens of the prompt; 0: not known yet.
+static void choose_cache(const decoder* d, int64_t count, cache_choice* c)
+{
+    static const char* const usual[] = { USUAL_SPEC };
+    static const char* const usual_of_prompt[] = { USUAL_PROMPT_SPEC };
+    const decode_options* o = &d->options;
+    *c = (cache_choice){ .args = o->cache_args, .num_args = o->num_cache_args,
+                         .path = o->calibration, .rows = o->calibrate_rows };
+    if (names_cache(o) || kvl_context_has_device(d->ctx)) { return; }
+    if (usual_calibration(o->model, c->usual_path, sizeof c->usual_path)) {
+        c->path = c->usual_path;
+        c->args = usual;
+    } else if (count >= USUAL_PROMPT_LEN && can_use_prompt(d)) {
+        c->rows = DECODE_CALIBRATE_ROWS;
+        c->args = usual_of_prompt;
+    } else {
+        return;
+    }
+    c->num_args = 1;
+    c->usual = c->args[0];
+}
+
+// Whether the session can only be opened with the prompt.
+static bool waits_for_prompt(const decoder* d)
+{
+    cache_choice c;
+    choose_cache(d, USUAL_PROMPT_LEN, &c);
+    return c.rows > 0;
+}
+
+// What a cache that nobody has named came to.
+static void say_usual(decoder* d, const cache_choice* c, bool failed)
+{
+    if (!failed && c->path != NULL) {
+        fprintf(stderr, "decode: %s with %s\n", c->usual, c->path);
+    } else if (!failed) {
+        fprintf(stderr, "decode: %s, calibrated on the prompt: --cache f16 does without\n",
+                c->usual);
+    } else {
+        const size_t used = strlen(d->message);
+        snprintf(d->message + used, sizeof d->message - used, "; the usual %s, with %.200s, cannot "
+                 "be had: --cache f16 does without", c->usual,
+                 c->path != NULL ? c->path : "the prompt");
+    }
+}
+
+// ids [count]: of the prompt, where the session waits for it. Returns 0, or 1 with d->message.
 static int open_session(decoder* d, const int32_t* ids, int64_t count)
 {
     const decode_options* o = &d->options;
-    const model_geometry* g = model_get_geometry(d->m);
     kvl_calibration* calibration = NULL;
     cache_specs specs;
-    const char* usual_args[] = { USUAL_SPEC };
-    char usual_path[4096] = "";
-    // Where nothing is said of the cache.
-    const bool is_usual = o->num_cache_args == 0 && o->calibration == NULL &&
-                          o->calibrate_rows == 0 && !kvl_context_has_device(d->ctx) &&
-                          usual_calibration(o->model, usual_path, sizeof usual_path);
-    const char* path = is_usual ? usual_path : o->calibration;
-    if (cache_specs_create(is_usual ? usual_args : o->cache_args, is_usual ? 1 : o->num_cache_args,
-                           g->num_layers, &specs, d->message, sizeof d->message) != 0) {
+    cache_choice c;
+    choose_cache(d, count, &c);
+    if (cache_specs_create(c.args, c.num_args, model_get_geometry(d->m)->num_layers, &specs,
+                           d->message, sizeof d->message) != 0) {
         return 1;
     }
     int failed = 0;
-    if (path != NULL) {
-        failed = kvl_calibration_load(d->ctx, path, &calibration) != KVL_OK;
+    if (c.path != NULL) {
+        failed = kvl_calibration_load(d->ctx, c.path, &calibration) != KVL_OK;
         if (failed) {
             snprintf(d->message, sizeof d->message, "%s", kvl_context_message(d->ctx));
         }
-    } else if (o->calibrate_rows > 0) {
-        failed = calibrate(d, specs.specs, ids, count, &calibration);
+    } else if (c.rows > 0) {
+        failed = calibrate(d, specs.specs, ids, count < c.rows ? count : c.rows, &calibration);
     }
     if (!failed && o->fold) { failed = fold(d, &specs, calibration); }
     if (!failed) {
@@ -197,13 +272,7 @@ static int open_session(decoder* d, const int32_t* ids, int64_t count)
     }
     kvl_calibration_free(calibration);
     cache_specs_free(&specs);
-    if (is_usual && failed) {
-        const size_t used = strlen(d->message);
-        snprintf(d->message + used, sizeof d->message - used, "; the usual %s, with %.200s, cannot "
-                 "be had: --cache f16 does without", USUAL_SPEC, usual_path);
-    } else if (is_usual) {
-        fprintf(stderr, "decode: %s with %s\n", USUAL_SPEC, usual_path);
-    }
+    if (c.usual != NULL) { say_usual(d, &c, failed != 0); }
     return failed != 0;
 }
 
@@ -220,7 +289,7 @@ static int open_target(decoder* d, kvl_target target, kvl_status* status)
                  d->ctx != NULL ? kvl_context_message(d->ctx) : "out of memory");
         return 1;
     }
-    return d->options.calibrate_rows == 0 ? open_session(d, NULL, 0) : 0;
+    return waits_for_prompt(d) ? 0 : open_session(d, NULL, 0);
 }
 
 // auto is a device where one can serve, else the host. Why not is said once: that there is no

@@ -172,8 +172,8 @@ int model_gather_end(model_gather* g)
 const char* model_gather_message(const model_gather* g) { return g->message; }
 kvl_statistics* model_gather_statistics(model_gather* g) { return g->stats; }
 
-int model_gather_calibrate(const model_gather* g, const char* const* specs, kvl_calibration** out,
-                           char* message, size_t message_bytes)
+int model_gather_calibrate(const model_gather* g, const model_calibrate_desc* desc,
+                           kvl_calibration** out, char* message, size_t message_bytes)
 {
     char identity[MODEL_IDENTITY_BYTES];
     const int num_layers = g->m->geometry.num_layers;
@@ -183,13 +183,19 @@ int model_gather_calibrate(const model_gather* g, const char* const* specs, kvl_
         fail(message, message_bytes, "out of memory");
         return 1;
     }
-    model_describe_layers(g->m, specs, layers);
+    model_describe_layers(g->m, desc->specs, layers);
     model_identity(g->m, identity);
-    const kvl_cache_desc cache = { .num_layers = num_layers, .layers = layers,
-                                   .model_identity = identity };
-    const kvl_status status = kvl_calibration_create(g->stats, &cache, out);
+    const kvl_cache_desc cache = { .num_layers = num_layers, .layers = layers };
+    const kvl_derive_desc derive = { .stats = g->stats, .cache = &cache,
+                                     .derivations = desc->derivations,
+                                     .num_derivations = desc->num_derivations };
+    kvl_status status = kvl_calibration_create(g->stats, NULL, out);
+    if (status == KVL_OK) { status = kvl_calibration_set_text(*out, "model", identity); }
+    if (status == KVL_OK) { status = kvl_calibration_derive(*out, &derive); }
     free(layers);
     if (status == KVL_OK) { return 0; }
     fail(message, message_bytes, kvl_context_message(g->desc.ctx));
+    kvl_calibration_free(*out);
+    *out = NULL;
     return 1;
 }

@@ -42,10 +42,16 @@ void model_gather_begin(model_gather* g, uint64_t sequence);
 
 kvl_statistics* model_gather_statistics(model_gather* g);  // owned by g
 
-// Makes a cache's calibration of what was gathered: for specs [num_layers], see
-// model_session_desc. Returns 0, or another value with one line in message.
-int model_gather_calibrate(const model_gather* g, const char* const* specs, kvl_calibration** out,
-                           char* message, size_t message_bytes);
+typedef struct model_calibrate_desc {
+    const char* const* specs;              // [num_layers], see model_session_desc
+    const kvl_derivation* derivations;     // [num_derivations] for tables that need more than sums
+    int num_derivations;
+} model_calibrate_desc;
+
+// Makes a cache's calibration of what was gathered; to be freed by the caller. Returns 0, or
+// another value with one line in message.
+int model_gather_calibrate(const model_gather* g, const model_calibrate_desc* desc,
+                           kvl_calibration** out, char* message, size_t message_bytes);
 
 // Statistics of this model without rows; to be freed by the caller. NULL after a failure, with one
 // line in message.

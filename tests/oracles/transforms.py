@@ -2,7 +2,8 @@
 #
 #     python3 transforms.py [FOLDER]   writes transform_32.txt; FOLDER is tests/fixtures by default
 #
-# An independent twin of tools/transform_basis.c.  WUSH (arXiv:2512.00956) comes from the singular
+# An independent twin of examples/calibration/transform_basis.c.
+# WUSH (arXiv:2512.00956) comes from the singular
 # values of M^1/2 L rather than from the eigenvalues of L^T M L; the determinant gives the constant
 # of the geometric-mean decomposition.  Eigenvectors have the sign that transform_matrix.h fixes.
 #

@@ -10,6 +10,9 @@
 
 #include <string.h>
 
+// OpenBLAS's; other libraries have none.
+void openblas_set_num_threads(int num_threads) __attribute__((weak));
+
 #define BASIS(word) \
     { "transform", word, word "_forward", calibrate_basis, NULL }, \
     { "transform", word, word "_query", calibrate_basis, NULL }
@@ -30,8 +33,15 @@ static const kvl_derivation derivations[] = {
     { "meta", NULL, "log4_base", calibrate_base, NULL },
 };
 
+// Matrices of a head are small: OpenBLAS's threads would wait for each other.
+static void use_one_thread(void)
+{
+    if (openblas_set_num_threads) openblas_set_num_threads(1);
+}
+
 const kvl_derivation* calibrate_derivations(int* num)
 {
+    use_one_thread();
     *num = (int)(sizeof derivations / sizeof derivations[0]);
     return derivations;
 }
@@ -40,6 +50,7 @@ int calibrate_learning_derivations(calibrate_learn* learn,
                                    kvl_derivation out[CALIBRATE_MOST_DERIVATIONS])
 {
     const int num = (int)(sizeof derivations / sizeof derivations[0]);
+    use_one_thread();
     memcpy(out, derivations, sizeof derivations);
     for (int i = 0; i < num; ++i)
         if (out[i].derive == calibrate_learned || out[i].derive == calibrate_basis)
