@@ -434,11 +434,19 @@ static int fail_call(const bench* b, const subject* s)
                 kvl_context_message(b->ctx));
 }
 
+// How keys turn, for codecs that have them before RoPE; a calibration file's model has its own.
+static const kvl_rope* rope_of(const options* o)
+{
+    static const kvl_rope usual = { .split_halves = 1 };
+    return o->calibration ? NULL : &usual;
+}
+
 static kvl_layer_desc layer_of(const bench* b, const subject* s)
 {
     return (kvl_layer_desc){ .num_q_heads = b->options->num_q_heads,
                              .num_kv_heads = b->options->num_kv_heads, .head_dim = b->head_dim,
-                             .head_dim_v = b->head_dim_v, .spec = s->spec };
+                             .head_dim_v = b->head_dim_v, .spec = s->spec,
+                             .rope = rope_of(b->options) };
 }
 
 // CALIBRATION
@@ -1028,7 +1036,7 @@ static int run_startup_child(const options* o)
     startup_times t = { .generated = 1 };
     const kvl_layer_desc layer = { .num_q_heads = o->num_q_heads, .num_kv_heads = o->num_kv_heads,
                                    .head_dim = (int)o->head_dims[0], .head_dim_v = o->head_dim_v,
-                                   .spec = o->specs[0] };
+                                   .spec = o->specs[0], .rope = rope_of(o) };
     const kvl_context_desc context = { .target = o->target, .num_threads = o->num_threads,
                                        .cache_dir = o->startup_folder, .arch = o->arch,
                                        .log = { hear, &t } };
@@ -1262,7 +1270,8 @@ static int run_ops(const options* o, report* r)
     const int head_dim = (int)o->head_dims[0];
     const int head_dim_v = o->head_dim_v ? o->head_dim_v : head_dim;
     const kvl_layer_desc layer = { .num_q_heads = o->num_q_heads, .num_kv_heads = o->num_kv_heads,
-                                   .head_dim = head_dim, .head_dim_v = head_dim_v };
+                                   .head_dim = head_dim, .head_dim_v = head_dim_v,
+                                   .rope = rope_of(o) };
     float* k = make_numbers((int64_t)num_sources * o->num_kv_heads * head_dim, 1);
     float* v = make_numbers((int64_t)num_sources * o->num_kv_heads * head_dim_v, 2);
     float* q = make_numbers((int64_t)o->num_q_heads * head_dim, 3);

@@ -309,10 +309,11 @@ for _, codec in ipairs(codecs) do
     if codec.default then line('static const char kvl__default_spec[] = "%s";\n', codec.name) end
 end
 
--- The help text of specs, one C string a line.
-line("static const char kvl__spec_help_text[] =")
+-- The help text of specs, a line for each of its lines: by letters, since C promises strings of
+-- 4095 alone.
+line("static const char kvl__spec_help_text[] = {")
 local function help(format, ...)
-    line('    "%s\\n"', (format:format(...):gsub('[\\"]', "\\%0")))
+    line("    %s'\\n',", (format:format(...):gsub("[\\']", "\\%0"):gsub("\\?.", "'%0',")))
 end
 help("spec    preset[/preset][:item,...]   e.g. kivi:k2,v2,g32,sink=4,recent=128")
 help("items   kBITS vBITS bBITS (both)   gSIZE kgSIZE vgSIZE   sink= recent= chunk= page=")
@@ -363,6 +364,6 @@ for _, stage in ipairs(stages) do
     end
     help("  %-9s %-42s %s", stage.name, stage.text, table.concat(items, " | "))
 end
-out[#out] = out[#out] .. ";"
+line("    0\n};")
 line("\n#endif")
 io.write(table.concat(out, "\n"), "\n")
