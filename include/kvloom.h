@@ -105,7 +105,8 @@
 //     t rows would have them in 16 bits.  Appending goes on after them, and the next chunk is
 //     encoded when the rule above asks for more rows than are quantized.
 //   - Where groups run along tokens and t cuts one, what is left of it (fewer rows than a group)
-//     returns to the tail as kvl_restore gives it, rounded to 16 bits, and is encoded again later.
+//     returns to the tail when rows follow: as kvl_restore gives it, rounded to 16 bits.  It is
+//     encoded again later.
 //   - kvl_cache_desc.keep_len = N holds the 16-bit rows of the newest quantized chunks beside their
 //     codes, N rows rounded up to chunks.  Rows that are not due at t then return to the tail as
 //     they were: every truncation down to N rows below the greatest length so far is exact.
@@ -793,7 +794,8 @@ typedef struct kvl_codes {
 } kvl_codes;
 
 // Reads the codes of quantized rows [first, first + num), counted from the first quantized row.
-// first and num must be multiples of group_size for a side whose groups run along tokens.
+// first and num must be multiples of group_size for a side whose groups run along tokens; rows that
+// end with the last quantized one may cut a group, as a truncation does, and have its scale.
 // Pass out with NULL arrays to learn num_groups; arrays are the caller's.
 KVL_API kvl_status kvl_read_codes(kvl_cache* cache, int layer, kvl_seq seq, int kv_head,
                                   int is_value, int64_t first, int64_t num, kvl_codes* out);

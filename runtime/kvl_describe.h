@@ -40,6 +40,30 @@ KVL__PUBLIC kvl_status kvl_cache_stats(const kvl_cache* cache, kvl_stats* out)
     return KVL_OK;
 }
 
+// Pages of a sequence of num_rows rows, and of these the ones that it still has.
+KVL__FN int64_t kvl__estimate_pages(const kvl__layer* l, int64_t num_rows, int64_t* left)
+{
+    const int64_t quantized = kvl__quantized_rows(&l->config, num_rows);
+    const int64_t pages = kvl__num_pages(&l->config, quantized);
+    const int64_t released = kvl__released_rows(&l->config, num_rows, quantized,
+                                                l->desc.window_len, l->release_slack);
+    *left = pages - released / l->config.page_size;
+    return pages;
+}
+
+// Bytes of the lists of uses of all sequences' pages.
+KVL__FN uint64_t kvl__estimate_uses(const kvl_cache* cache, int num_seqs, int64_t num_rows)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < cache->num_layers && !cache->num_pages; ++i) {
+        int64_t left = 0;
+        if (cache->layers[i].active) kvl__estimate_pages(&cache->layers[i], num_rows, &left);
+        bytes += ((uint64_t)num_seqs * (uint64_t)left + KVL__USES - 1) / KVL__USES *
+                 sizeof(kvl__uses_list);
+    }
+    return bytes;
+}
+
 // Bytes of one sequence of num_rows rows in every layer.
 KVL__FN uint64_t kvl__estimate_seq(const kvl_cache* cache, int64_t num_rows)
 {
@@ -47,16 +71,13 @@ KVL__FN uint64_t kvl__estimate_seq(const kvl_cache* cache, int64_t num_rows)
     int64_t list = 0;                                     // pages that are handed in
     for (int i = 0; i < cache->num_layers; ++i) {
         const kvl__layer* l = &cache->layers[i];
+        int64_t left;
         if (!l->active) continue;
-        const int64_t quantized = kvl__quantized_rows(&l->config, num_rows);
-        const int64_t pages = kvl__num_pages(&l->config, quantized);
-        const int64_t released = kvl__released_rows(&l->config, num_rows, quantized,
-                                                    l->desc.window_len, l->release_slack);
-        const int64_t gone = released / l->config.page_size;
+        const int64_t pages = kvl__estimate_pages(l, num_rows, &left);
         bytes += kvl__window_alloc_bytes(cache, l);
         if (cache->num_pages) list = kvl__max_i64(list, pages);
-        else bytes += (uint64_t)(pages - gone) * kvl__page_alloc_bytes(l);
-        const int64_t entries = kvl__table_entries(pages - gone);
+        else bytes += (uint64_t)left * kvl__page_alloc_bytes(l);
+        const int64_t entries = kvl__table_entries(left);
         bytes += kvl__table_bytes(entries) + kvl__device_table_bytes(cache, entries);
     }
     bytes += (uint64_t)list * sizeof(int32_t);
@@ -79,7 +100,7 @@ KVL__FN kvl_status kvl__estimate_cache(kvl_cache* cache, const kvl_cache_desc* d
     KVL__REQUIRE(cache->ctx, num_seqs == 0 || seq_bytes < (UINT64_MAX >> 1) / (uint64_t)num_seqs,
                  KVL_BAD_ARGUMENT, "num_seqs = %d, num_rows = %lld: their bytes are no number of "
                  "64 bits", num_seqs, (long long)num_rows);
-    *bytes += (uint64_t)num_seqs * seq_bytes;
+    *bytes += (uint64_t)num_seqs * seq_bytes + kvl__estimate_uses(cache, num_seqs, num_rows);
     if (!kvl__on_device(cache)) return KVL_OK;
     for (int i = 0; i < cache->num_layers; ++i)
         *bytes += kvl__device_records_bytes(&cache->layers[i]) + cache->layers[i].head_bytes;

@@ -294,10 +294,12 @@ KVL__FN kvl_status kvl__read_extent(kvl__stream* s, kvl__extent* e)
     return kvl__read_i64(s, &e->altered);
 }
 
-// Rows of a page that a sequence has quantized.
+// Rows of a page that a sequence has quantized, in whole groups.
 KVL__FN int32_t kvl__rows_in_page(const kvl__layer* l, const kvl__extent* e, int64_t page)
 {
-    return (int32_t)kvl__min_i64(l->config.page_size, e->quantized - page * l->config.page_size);
+    const int64_t unit = kvl__group_rows(&l->config);
+    const int64_t quantized = (e->quantized + unit - 1) / unit * unit;
+    return (int32_t)kvl__min_i64(l->config.page_size, quantized - page * l->config.page_size);
 }
 
 // SAVE
@@ -677,7 +679,8 @@ KVL__FN int kvl__extent_fits(const kvl__layer* l, const kvl__extent* e)
     if (e->rows < 0 || e->rows > (int64_t)1 << 40 || e->quantized < 0) return 0;
     const int64_t behind = kvl__max_i64(0, e->rows - c->sink_len);
     return e->quantized >= kvl__quantized_rows(c, e->rows) && e->quantized <= behind &&
-           e->quantized % kvl__group_rows(c) == 0 && behind - e->quantized <= l->tail_rows &&
+           (e->quantized % kvl__group_rows(c) == 0 || (e->quantized == behind && e->altered)) &&
+           behind - e->quantized <= l->tail_rows &&
            e->dropped >= 0 && e->released >= 0 && kvl__gone_rows(e) <= behind &&
            e->history >= 0 && e->history <= e->quantized && e->history <= 65536 + c->chunk_len &&
            e->altered >= 0 && e->altered <= e->rows;
@@ -747,15 +750,15 @@ KVL__FN kvl_status kvl__read_page(kvl__file_load* job, const kvl__layer* l, kvl_
         unsigned char* page = job->pages[number - 1];
         const int64_t place = table->first + table->num;
         if (job->cache->num_pages) page = kvl__page_for(job->cache, l, to, place, page);
-        else ++kvl__page_of(page)->refs;
+        else ++kvl__page_of(page)->uses->refs;
         if (!page) return KVL_NO_MEMORY;
-        kvl__table_pages(table)[table->num++] = page;
+        kvl__table_put(table, table->num++, page);
         return KVL_OK;
     }
     KVL__TRY(kvl__stream_read(&job->s, kvl__batch_linear(b, b->num), l->page_bytes));
     unsigned char* page = kvl__page_for(job->cache, l, to, table->first + table->num, NULL);
     if (!page) return KVL_NO_MEMORY;
-    kvl__table_pages(table)[table->num++] = page;
+    kvl__table_put(table, table->num++, page);
     b->contents[b->num] = page;
     b->num_rows[b->num++] = l->config.page_size;
     return kvl__number_page(job, page);

@@ -89,6 +89,8 @@ KVL__FN kvl_status kvl__device_capture_append(kvl__append_job* job, int64_t num_
 KVL__FN void       kvl__device_attend_wave(kvl__attend_job* job);
 KVL__FN void       kvl__device_attend_add(kvl__attend_job* job, const kvl__query* query);
 KVL__FN kvl_status kvl__device_restore_side(kvl_cache* cache, const kvl__restore_job* job);
+KVL__FN void       kvl__restore_tail(kvl_cache* cache, const kvl__layer* l,
+                                     const kvl__seq_layer* s, int64_t row, int64_t num);
 KVL__FN void       kvl__device_restore_tail(kvl_cache* cache, const kvl__layer* l,
                                             const kvl__seq_layer* s, int64_t row, int64_t num);
 KVL__FN kvl_status kvl__device_read_codes(kvl_cache* cache, const kvl__restore_job* job, int head,
@@ -198,7 +200,8 @@ KVL__FN kvl_status kvl__pools_configure(kvl_cache* cache, int64_t num_pages)
                      (long long)num_pages);
         if (kvl__on_device(cache))
             l->pool_device_bytes = (uint64_t)num_pages * kvl__pool_contents(l);
-        l->pool_bytes = (uint64_t)num_pages * kvl__pool_stride(l) + 63;
+        l->pool_uses_bytes = kvl__pool_uses_bytes(num_pages);
+        l->pool_bytes = (uint64_t)num_pages * kvl__pool_stride(l) + l->pool_uses_bytes + 63;
     }
     return KVL_OK;
 }
@@ -825,13 +828,13 @@ KVL__FN kvl_status kvl__append_seqs(kvl__append_job* job, const kvl_append_desc*
 KVL__FN void kvl__append_change(const kvl__append_job* job, kvl__append_seq* a, int stepwise)
 {
     const kvl__layer* l = job->l;
-    const kvl__extent* now = &a->s->now;
-    const kvl__extent to = kvl__grown(&l->config, now, a->num_rows, l->keep_rows);
+    const kvl__extent now = a->num_rows > 0 ? kvl__settled(&l->config, &a->s->now) : a->s->now;
+    const kvl__extent to = kvl__grown(&l->config, &now, a->num_rows, l->keep_rows);
     const int64_t released = kvl__released_rows(&l->config, to.rows, to.quantized,
                                                 l->desc.window_len, l->release_slack);
-    a->change.kept = now->quantized;
+    a->change.kept = now.quantized;
     a->change.wanted = to.quantized;
-    a->change.gone = kvl__gone_rows(now);
+    a->change.gone = kvl__gone_rows(&now);
     a->change.window = a->num_rows > 0;
     if (stepwise) a->change.own = released > a->change.gone;
     else a->change.gone = kvl__max_i64(a->change.gone, released);
@@ -857,6 +860,21 @@ KVL__FN void kvl__say_missing(const kvl__append_job* job)
               why);
 }
 
+// Pages as the rows need them, and what is left of a cut group in the tail.
+KVL__FN void kvl__append_keep(const kvl__append_job* job, const kvl__append_seq* a)
+{
+    kvl__seq_layer* s = a->s;
+    const int64_t left = s->now.quantized - a->change.kept;
+    if (left > 0) {
+        kvl__window_keep(job->cache, job->l, s);
+        kvl__restore_tail(job->cache, job->l, s, a->change.kept, left);
+    }
+    kvl__pages_keep(job->cache, job->l, s, &a->change);
+    if (left == 0) return;
+    s->now.quantized = a->change.kept;
+    kvl__record_update(job->cache, s, 1);
+}
+
 KVL__FN kvl_status kvl__append_reserve(kvl__append_job* job, int stepwise)
 {
     int failed = 0;
@@ -868,7 +886,7 @@ KVL__FN kvl_status kvl__append_reserve(kvl__append_job* job, int stepwise)
     for (int i = 0; i < job->num_seqs; ++i) {
         kvl__append_seq* a = &job->seqs[i];
         if (failed) kvl__pages_drop(job->cache, job->l, a->s, &a->change);
-        else kvl__pages_keep(job->cache, job->l, a->s, &a->change);
+        else kvl__append_keep(job, a);
     }
     return failed ? KVL_NO_MEMORY : KVL_OK;
 }
@@ -1437,6 +1455,43 @@ KVL__FN void kvl__decode_side(const kvl__layer* l, const kvl__seq_layer* s, int 
     }
 }
 
+enum { KVL__DECODE_ROWS = 8 };     // at a time, on the stack
+
+// The rows [row, row + num) of one page and head as 16 bits.
+KVL__FN void kvl__restore_rows(const kvl__layer* l, const kvl__seq_layer* s, int side, int head,
+                               int64_t row, int num, uint16_t* to)
+{
+    const kvl__codec* c = &l->config.side[side];
+    float x[KVL__DECODE_ROWS * KVL__MAX_HEAD_DIM];
+    kvl__decode_args a;
+    memset(&a, 0, sizeof a);
+    a.rows = x;
+    kvl__decode_side(l, s, side, head, row, num, &a);
+    for (int i = 0; i < num * c->head_dim; ++i)
+        to[i] = c->rows ? kvl__f32_to_bf16_finite(x[i]) : kvl__f32_to_f16_finite(x[i]);
+}
+
+// The rows [row, row + num) of the pages, of one group along tokens, become the tail's first ones.
+KVL__FN void kvl__restore_tail(kvl_cache* cache, const kvl__layer* l, const kvl__seq_layer* s,
+                               int64_t row, int64_t num)
+{
+    if (kvl__on_device(cache)) {
+        kvl__device_restore_tail(cache, l, s, row, num);
+        return;
+    }
+    for (int head = 0; head < l->config.num_kv_heads; ++head) {
+        const kvl__windows w = kvl__windows_of(l, s, head);
+        for (int side = 0; side < l->config.num_stored; ++side)
+            for (int64_t done = 0, some; done < num; done += some) {
+                const int64_t in_page = (row + done) % l->config.page_size;
+                some = kvl__min_i64(KVL__DECODE_ROWS, l->config.page_size - in_page);
+                some = kvl__min_i64(some, num - done);
+                kvl__restore_rows(l, s, side, head, row + done, (int)some,
+                                  w.tail[side] + done * l->config.side[side].head_dim);
+            }
+    }
+}
+
 // Item: one row and head.
 KVL__FN void kvl__restore_row(const kvl__restore_job* job, int64_t row, int head)
 {
@@ -1515,6 +1570,13 @@ KVL__PUBLIC kvl_status kvl_restore(kvl_cache* cache, int layer, kvl_seq handle, 
     return KVL_OK;
 }
 
+// Groups that num rows have a part in, from the first row of a group along tokens on.
+KVL__FN int64_t kvl__num_groups(const kvl__codec* c, int64_t num)
+{
+    const int64_t unit = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL ? c->group_size : 1;
+    return c->group_size ? (num + unit - 1) / unit * unit * c->head_dim / c->group_size : 0;
+}
+
 KVL__FN void kvl__read_all_codes(const kvl__restore_job* job, int head, kvl_codes* out)
 {
     const kvl__codec* c = &job->l->config.side[job->side];
@@ -1530,7 +1592,7 @@ KVL__FN void kvl__read_all_codes(const kvl__restore_job* job, int head, kvl_code
         if (out->offsets) a.offsets = out->offsets + groups;
         if (out->choices && out->num_choices) a.choices = out->choices + done / kvl__unit_rows(c);
         kvl__decode_side(job->l, job->s, job->side, head, row, num, &a);
-        if (c->group_size) groups += (int64_t)num * c->head_dim / c->group_size;
+        if (c->group_size) groups += kvl__num_groups(c, num);
         done += num;
     }
 }
@@ -1564,15 +1626,17 @@ KVL__PUBLIC kvl_status kvl_read_codes(kvl_cache* cache, int layer, kvl_seq handl
                  "rows %lld and %lld more: the first %lld are dropped", (long long)first,
                  (long long)num, (long long)gone);
     const int64_t unit = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL ? c->group_size : 1;
-    KVL__REQUIRE(cache->ctx, first % unit == 0 && num % unit == 0, KVL_BAD_ARGUMENT,
-                 "rows %lld and %lld more: must be multiples of %lld, a group along tokens",
-                 (long long)first, (long long)num, (long long)unit);
-    const int64_t groups = c->group_size ? num * c->head_dim / c->group_size : 0;
+    KVL__REQUIRE(cache->ctx, first % unit == 0 && (num % unit == 0 || first + num == quantized),
+                 KVL_BAD_ARGUMENT, "rows %lld and %lld more: must be multiples of %lld, a group "
+                 "along tokens, or end with the last one", (long long)first, (long long)num,
+                 (long long)unit);
+    const int64_t groups = kvl__num_groups(c, num);
     KVL__REQUIRE(cache->ctx, groups <= INT_MAX, KVL_BAD_ARGUMENT,
                  "rows %lld and %lld more: too many groups for one call", (long long)first,
                  (long long)num);
     out->num_groups = (int)groups;
-    out->num_choices = c->words[KVL__STAGE_CHOOSE] == KVL__CHOOSE_NONE ? 0 : (int)(num / unit);
+    out->num_choices =
+        c->words[KVL__STAGE_CHOOSE] == KVL__CHOOSE_NONE ? 0 : (int)((num + unit - 1) / unit);
     if (kvl__on_device(cache)) return kvl__device_read_codes(cache, &job, kv_head, out);
     kvl__read_all_codes(&job, kv_head, out);
     return KVL_OK;

@@ -94,16 +94,25 @@ KVL__FN int64_t kvl__group_rows(const kvl__config* c)
     return rows;
 }
 
+// The extent when rows are about to follow: what is left of a group that was cut returns to the
+// tail, which has no other rows then, to be encoded again with those.
+KVL__FN kvl__extent kvl__settled(const kvl__config* c, const kvl__extent* e)
+{
+    kvl__extent to = *e;
+    to.quantized -= e->quantized % kvl__group_rows(c);
+    return to;
+}
+
 // A truncation to a number of rows.
 typedef struct kvl__cut {
     kvl__extent to;
     int64_t     returned;          // rows that leave the pages for the tail by their 16-bit rows
-    int64_t     restored;          // rows that become the whole tail, read back from their codes
     int         exact;             // `to` is what a sequence has that never had the removed rows
 } kvl__cut;
 
 // Rows that are due by age alone go back where all of their 16-bit rows are in the history.  Else
-// quantized rows stay so, up to the group along tokens that is cut: what is left of it is restored.
+// quantized rows stay so.  Of a group along tokens that is cut, they wait for rows that follow: see
+// kvl__settled.
 KVL__FN kvl__cut kvl__cut_at(const kvl__config* c, const kvl__extent* e, int64_t rows)
 {
     const int64_t aged = kvl__max_i64(0, rows - c->sink_len), due = kvl__quantized_rows(c, rows);
@@ -122,11 +131,12 @@ KVL__FN kvl__cut kvl__cut_at(const kvl__config* c, const kvl__extent* e, int64_t
             cut.returned = e->quantized - stay;
             cut.to.history -= cut.returned;
         } else {
-            cut.restored = aged - stay;
+            cut.to.quantized = aged;
             cut.to.history = 0;
         }
         if (e->altered > rows) cut.to.altered = 0;
-        if (cut.restored > 0 && (!cut.to.altered || cut.to.altered > 1 + c->sink_len + stay))
+        if (cut.to.quantized > stay &&
+            (!cut.to.altered || cut.to.altered > 1 + c->sink_len + stay))
             cut.to.altered = 1 + c->sink_len + stay;
     }
     cut.exact = cut.to.altered == 0 && cut.to.quantized == due;

@@ -41,7 +41,7 @@ KVL__FN void kvl__prefill_layer(kvl__prefill* p, const kvl__append_job* from)
         if (a->num_rows == 0) continue;
         ++p->append.num_seqs;
         l->tail_rows = kvl__max_i64(l->tail_rows, a->s->now.rows + a->num_rows - c->sink_len -
-                                                  a->s->now.quantized);
+                                                  kvl__settled(c, &a->s->now).quantized);
     }
     l->window_bytes = (uint64_t)c->num_kv_heads * 2u *
                       (uint64_t)((l->sink_rows + l->tail_rows) * kvl__stored_dims(c));

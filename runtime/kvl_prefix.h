@@ -126,12 +126,12 @@ KVL__FN uint64_t kvl__prefix_node_bytes(int64_t num_tokens, int64_t num_pages)
 // Gives up a node's reference to a page.
 KVL__FN void kvl__prefix_page_leave(kvl_cache* cache, const kvl__layer* l, unsigned char* contents)
 {
-    kvl__page* page = kvl__page_of(contents);
-    const int alone = page->refs == page->remembered;
-    --page->remembered;
-    if (page->refs == 1 && alone) cache->prefix.alone_bytes -= l->page_bytes;
-    if (page->refs == 1) kvl__page_release(cache, l, contents);
-    else --page->refs;
+    kvl__uses* uses = kvl__page_of(contents)->uses;
+    const int alone = uses->refs == uses->remembered;
+    --uses->remembered;
+    if (uses->refs == 1 && alone) cache->prefix.alone_bytes -= l->page_bytes;
+    if (uses->refs == 1) kvl__page_release(cache, l, contents);
+    else --uses->refs;
 }
 
 // A leaf goes.
@@ -292,8 +292,8 @@ KVL__FN kvl__prefix_node* kvl__prefix_insert(kvl_cache* cache, const kvl__prefix
         const kvl__prefix_range r = kvl__prefix_pages(&cache->layers[i], part->first, end);
         for (int64_t k = r.first; k < r.end; ++k) {
             unsigned char* contents = kvl__page_at(&seq->layers[i], k);
-            ++kvl__page_of(contents)->refs;
-            ++kvl__page_of(contents)->remembered;
+            ++kvl__page_of(contents)->uses->refs;
+            ++kvl__page_of(contents)->uses->remembered;
             node->pages[num_pages++] = contents;
         }
     }
@@ -303,9 +303,9 @@ KVL__FN kvl__prefix_node* kvl__prefix_insert(kvl_cache* cache, const kvl__prefix
 // A reference of a sequence to a page that a node has.
 KVL__FN void kvl__prefix_page_join(kvl_cache* cache, const kvl__layer* l, unsigned char* contents)
 {
-    kvl__page* page = kvl__page_of(contents);
-    if (page->refs == page->remembered) cache->prefix.alone_bytes -= l->page_bytes;
-    ++page->refs;
+    kvl__uses* uses = kvl__page_of(contents)->uses;
+    if (uses->refs == uses->remembered) cache->prefix.alone_bytes -= l->page_bytes;
+    ++uses->refs;
 }
 
 // The sequence's own full pages of the node's rows give way to the node's.
@@ -319,12 +319,12 @@ KVL__FN void kvl__prefix_adopt(kvl_cache* cache, const kvl__prefix_node* node, k
         kvl__table* table = seq->layers[i].table;
         for (int64_t k = r.first; k < r.end; ++k) {
             unsigned char* shared = node->pages[page++];
-            unsigned char** own = &kvl__table_pages(table)[k - table->first];
+            unsigned char* own = kvl__table_pages(table)[k - table->first];
             const int64_t page_end = (k + 1) * l->config.page_size + l->config.sink_len;
-            if (*own == shared || page_end > end) continue;
+            if (own == shared || page_end > end) continue;
             kvl__prefix_page_join(cache, l, shared);
-            kvl__page_release(cache, l, *own);
-            *own = shared;
+            kvl__page_release(cache, l, own);
+            kvl__table_put(table, k - table->first, shared);
         }
         if (kvl__on_device(cache) && r.end > r.first)
             kvl__table_update(cache, table, r.first - table->first);
@@ -351,10 +351,9 @@ KVL__FN kvl__table* kvl__prefix_table(kvl_cache* cache, int layer,
         }
         const kvl__prefix_range r = kvl__prefix_pages(l, node->first, end);
         for (int64_t k = r.first; k < r.end; ++k) {
-            unsigned char** to = &kvl__table_pages(table)[k];
-            if (*to) continue;             // a deeper node's version of a page has more rows
-            *to = pages[k - r.first];
-            kvl__prefix_page_join(cache, l, *to);
+            if (kvl__table_pages(table)[k]) continue;  // a deeper node's page has more rows
+            kvl__table_put(table, k, pages[k - r.first]);
+            kvl__prefix_page_join(cache, l, pages[k - r.first]);
         }
     }
     if (kvl__on_device(cache)) kvl__table_update(cache, table, 0);

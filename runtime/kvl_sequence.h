@@ -54,7 +54,7 @@ KVL__FN kvl_status kvl__check_pages(const kvl_cache* cache, int layer, const kvl
                  (long long)end);
     for (int64_t p = s->table ? s->table->first : 0; p < end; ++p) {
         const kvl__page* page = kvl__page_of(kvl__page_at(s, p));
-        const int shared = s->table->refs > 1 || page->refs > 1;
+        const int shared = s->table->refs > 1 || page->uses->refs > 1;
         const int written = p == end - 1 && s->now.quantized % page_size != 0;
         KVL__REQUIRE(cache->ctx, pages[p] == page->number || (shared && written), KVL_BAD_ARGUMENT,
                      "pages[%lld] = %d: layer %d has the sequence's rows in page %d", (long long)p,
@@ -95,7 +95,7 @@ KVL__PUBLIC kvl_status kvl_page_uses(const kvl_cache* cache, int32_t page, int* 
     *num = 0;
     for (int i = 0; i < cache->num_layers; ++i)
         if (cache->layers[i].active)
-            *num = (int)kvl__max_i64(*num, kvl__pool_at(&cache->layers[i], page)->refs);
+            *num = (int)kvl__max_i64(*num, kvl__pool_uses(&cache->layers[i], page)->refs);
     return KVL_OK;
 }
 
@@ -212,43 +212,6 @@ KVL__PUBLIC kvl_status kvl_seq_remember(kvl_cache* cache, kvl_seq handle, const 
 
 // TRUNCATE
 
-enum { KVL__DECODE_ROWS = 8 };     // at a time, on the stack
-
-// The rows [row, row + num) of one page and head as 16 bits.
-KVL__FN void kvl__restore_rows(const kvl__layer* l, const kvl__seq_layer* s, int side, int head,
-                               int64_t row, int num, uint16_t* to)
-{
-    const kvl__codec* c = &l->config.side[side];
-    float x[KVL__DECODE_ROWS * KVL__MAX_HEAD_DIM];
-    kvl__decode_args a;
-    memset(&a, 0, sizeof a);
-    a.rows = x;
-    kvl__decode_side(l, s, side, head, row, num, &a);
-    for (int i = 0; i < num * c->head_dim; ++i)
-        to[i] = c->rows ? kvl__f32_to_bf16_finite(x[i]) : kvl__f32_to_f16_finite(x[i]);
-}
-
-// The rows [row, row + num) of the pages, of one group along tokens, become the tail's first ones.
-KVL__FN void kvl__restore_tail(kvl_cache* cache, const kvl__layer* l, const kvl__seq_layer* s,
-                               int64_t row, int64_t num)
-{
-    if (kvl__on_device(cache)) {
-        kvl__device_restore_tail(cache, l, s, row, num);
-        return;
-    }
-    for (int head = 0; head < l->config.num_kv_heads; ++head) {
-        const kvl__windows w = kvl__windows_of(l, s, head);
-        for (int side = 0; side < l->config.num_stored; ++side)
-            for (int64_t done = 0, some; done < num; done += some) {
-                const int64_t in_page = (row + done) % l->config.page_size;
-                some = kvl__min_i64(KVL__DECODE_ROWS, l->config.page_size - in_page);
-                some = kvl__min_i64(some, num - done);
-                kvl__restore_rows(l, s, side, head, row + done, (int)some,
-                                  w.tail[side] + done * l->config.side[side].head_dim);
-            }
-    }
-}
-
 // The newest `num` rows of the history become the tail's first ones; tail_len: rows of the tail
 // afterwards.
 KVL__FN void kvl__return_history(const kvl__layer* l, const kvl__seq_layer* s, int64_t num,
@@ -271,7 +234,7 @@ KVL__FN kvl__change kvl__change_of_cut(const kvl__cut* cut)
     memset(&change, 0, sizeof change);
     change.kept = change.wanted = cut->to.quantized;
     change.gone = kvl__gone_rows(&cut->to);
-    change.window = cut->returned > 0 ? 1 : cut->restored > 0 ? 2 : 0;
+    change.window = cut->returned > 0;
     return change;
 }
 
@@ -282,7 +245,6 @@ KVL__FN void kvl__cut_layer(kvl_cache* cache, const kvl__layer* l, kvl__seq_laye
     const int64_t stay = cut->to.quantized;
     const int64_t tail_len = cut->to.rows - kvl__min_i64(cut->to.rows, l->config.sink_len) - stay;
     kvl__window_keep(cache, l, s);
-    if (cut->restored > 0) kvl__restore_tail(cache, l, s, stay, cut->restored);
     if (cut->returned > 0 && !kvl__on_device(cache))
         kvl__return_history(l, s, cut->returned, tail_len);
     kvl__pages_keep(cache, l, s, &change);

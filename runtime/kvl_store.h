@@ -6,6 +6,10 @@
 //            seq -> seq_layer [num_layers]        extent, window buffer
 //                   table                         shared by forks until one of them changes it
 //                   pages [entries]               contents; a page's header lies before them
+//                   uses [entries]                who refers to them
+//
+// Counts of references lie together, apart from the pages: a fork that goes its own way refers to
+// each page of a long sequence, which lie anywhere.
 //
 // A window buffer is [num_kv_heads] x { sink keys, sink values, tail keys, tail values }, 16-bit
 // rows of one head contiguous; forks share it until one of them writes.  A tail has keep_rows of
@@ -36,17 +40,32 @@ enum { KVL__FAULTS_BYTES = 256, KVL__DEVICE_ROWS_MAX = INT32_MAX };
 enum { KVL__PAGE_HEADER = 64, KVL__WINDOW_HEADER = 16, KVL__SEQS_MIN = 8, KVL__WAVE_ROWS = 256 };
 enum { KVL__WAVE_PARTS = 2 * (KVL__MAX_SPLITS + 1) };      // of a head
 
-typedef struct kvl__page {         // at contents - KVL__PAGE_HEADER
-    void*    memory;               // as it was allocated
+// Who refers to a page.
+typedef struct kvl__uses {
     uint32_t refs;
-    int32_t  file_number, file_rows;   // while it is saved: see kvl_file.h
-    uint64_t device;               // address of the contents; 0: they follow
-    struct kvl__page* next;        // of the layer's spare ones
     uint32_t remembered;           // of refs: those of remembered prompts, see kvl_prefix.h
-    int32_t  number;               // in the layer's pool
+} kvl__uses;
+
+enum { KVL__USES = 256 };
+
+// The counts of KVL__USES pages.
+typedef struct kvl__uses_list {
+    struct kvl__uses_list *next, *prev;    // of the layer's that have room
+    int32_t   num, free;           // taken places; the first free one, whose refs are the next
+    kvl__uses of[KVL__USES];
+} kvl__uses_list;
+
+typedef struct kvl__page {         // at contents - KVL__PAGE_HEADER
+    void*      memory;             // as it was allocated
+    kvl__uses* uses;
+    kvl__uses_list* list;          // that it is in; NULL: the pool's
+    int32_t    file_number, file_rows;     // while it is saved: see kvl_file.h
+    uint64_t   device;             // address of the contents; 0: they follow
+    struct kvl__page* next;        // of the layer's spare ones
+    int32_t    number;             // in the layer's pool
 } kvl__page;
 
-// Followed by entries pointers to the contents of pages.
+// Followed by entries pointers to the contents of pages, and as many to their uses.
 typedef struct kvl__table {
     int64_t refs, entries;
     int64_t first, num;            // pages [first, first + num) of a sequence are in it
@@ -89,8 +108,10 @@ typedef struct kvl__layer {
     uint64_t             device_sinks, device_slopes;
     kvl__device_kernels  kernels;
     kvl__page*           spare;               // pages that kvl_prepare made, out of use
+    kvl__uses_list*      uses;                // with room
     void*                pool;                // as allocated, where page tables are the engine's:
-    uint64_t             pool_bytes;          // num_pages pages with their headers
+    uint64_t             pool_bytes;          // num_pages pages with their headers, after
+    uint64_t             pool_uses_bytes;     // their uses
     uint64_t             pool_device;         // on a device: the pages; pool has the headers
     uint64_t             pool_device_bytes;
 } kvl__layer;
@@ -265,6 +286,47 @@ KVL__FN kvl__page* kvl__page_of(unsigned char* contents)
     return (kvl__page*)(void*)(contents - KVL__PAGE_HEADER);
 }
 
+// Takes a place for the uses of a page: the first one of the list that has been free last.
+// Returns whether there is memory.
+KVL__FN int kvl__uses_take(kvl_cache* cache, const kvl__layer* l, kvl__page* page)
+{
+    kvl__layer* owner = &cache->layers[l - cache->layers];
+    kvl__uses_list* list = owner->uses;
+    if (!list) {
+        list = (kvl__uses_list*)kvl__cache_take(cache, sizeof *list);
+        if (!list) return 0;
+        memset(list, 0, sizeof *list);
+        for (uint32_t i = 0; i < KVL__USES; ++i) list->of[i].refs = i + 1;
+        owner->uses = list;
+    }
+    page->list = list;
+    page->uses = &list->of[list->free];
+    list->free = (int32_t)page->uses->refs;
+    page->uses->refs = page->uses->remembered = 0;
+    if (++list->num < KVL__USES) return 1;
+    owner->uses = list->next;
+    if (list->next) list->next->prev = NULL;
+    list->next = NULL;
+    return 1;
+}
+
+KVL__FN void kvl__uses_give(kvl_cache* cache, const kvl__layer* l, kvl__page* page)
+{
+    kvl__layer* owner = &cache->layers[l - cache->layers];
+    kvl__uses_list* list = page->list;
+    page->uses->refs = (uint32_t)list->free;
+    list->free = (int32_t)(page->uses - list->of);
+    if (list->num-- == KVL__USES) {
+        list->next = owner->uses;
+        if (list->next) list->next->prev = list;
+        owner->uses = list;
+    }
+    if (list->num > 0) return;
+    if (list->next) list->next->prev = list->prev;
+    *(list->prev ? &list->prev->next : &owner->uses) = list->next;
+    kvl__cache_release(cache, list, sizeof *list);
+}
+
 // A page's header, with memory of the device.
 KVL__FN kvl__page* kvl__device_page_make(kvl_cache* cache, const kvl__layer* l)
 {
@@ -274,8 +336,11 @@ KVL__FN kvl__page* kvl__device_page_make(kvl_cache* cache, const kvl__layer* l)
     kvl__page* page = (kvl__page*)(((uintptr_t)memory + 63) & ~(uintptr_t)63);
     memset(page, 0, sizeof *page);
     page->memory = memory;
-    page->device = kvl__cache_take_device(cache, l->page_bytes);
-    if (page->device) return page;
+    if (kvl__uses_take(cache, l, page)) {
+        page->device = kvl__cache_take_device(cache, l->page_bytes);
+        if (page->device) return page;
+        kvl__uses_give(cache, l, page);
+    }
     kvl__cache_release(cache, memory, header_bytes);
     return NULL;
 }
@@ -283,6 +348,7 @@ KVL__FN kvl__page* kvl__device_page_make(kvl_cache* cache, const kvl__layer* l)
 KVL__FN void kvl__device_page_free(kvl_cache* cache, const kvl__layer* l, kvl__page* page)
 {
     kvl__cache_give_device(cache, page->device, l->page_bytes);
+    kvl__uses_give(cache, l, page);
     kvl__cache_release(cache, page->memory, kvl__page_alloc_bytes(l) - l->page_bytes);
 }
 
@@ -309,7 +375,7 @@ KVL__FN unsigned char* kvl__device_page_create(kvl_cache* cache, const kvl__laye
     if (page) owner->spare = page->next;
     else page = kvl__device_page_make(cache, l);
     if (!page) return NULL;
-    page->refs = 1;
+    page->uses->refs = 1;
     page->next = NULL;
     kvl__page_fill(cache, l, (unsigned char*)page + KVL__PAGE_HEADER, from);
     return (unsigned char*)page + KVL__PAGE_HEADER;
@@ -323,22 +389,25 @@ KVL__FN unsigned char* kvl__page_create(kvl_cache* cache, const kvl__layer* l, u
     if (!memory) return NULL;
     const uintptr_t at = ((uintptr_t)memory + KVL__PAGE_HEADER + 63) & ~(uintptr_t)63;
     kvl__page* page = (kvl__page*)(at - KVL__PAGE_HEADER);
+    memset(page, 0, sizeof *page);
     page->memory = memory;
-    page->refs = 1;
-    page->file_number = page->file_rows = 0;
-    page->remembered = 0;
-    page->device = 0;
-    page->next = NULL;
+    if (!kvl__uses_take(cache, l, page)) {
+        kvl__cache_release(cache, memory, kvl__page_alloc_bytes(l));
+        return NULL;
+    }
+    page->uses->refs = 1;
     kvl__page_fill(cache, l, (unsigned char*)at, from);
     return (unsigned char*)at;
 }
 
-KVL__FN void kvl__page_release(kvl_cache* cache, const kvl__layer* l, unsigned char* contents)
+// Gives up a reference to a page, whose uses these are.
+KVL__FN void kvl__page_leave(kvl_cache* cache, const kvl__layer* l, unsigned char* contents,
+                             kvl__uses* uses)
 {
     kvl__page* page = kvl__page_of(contents);
-    KVL_ASSERT(page->refs > 0);
-    if (--page->refs > 0) {
-        if (page->refs == page->remembered) cache->prefix.alone_bytes += l->page_bytes;
+    KVL_ASSERT(uses->refs > 0 && uses == page->uses);
+    if (--uses->refs > 0) {
+        if (uses->refs == uses->remembered) cache->prefix.alone_bytes += l->page_bytes;
         return;
     }
     cache->page_bytes -= l->page_bytes;
@@ -361,7 +430,13 @@ KVL__FN void kvl__page_release(kvl_cache* cache, const kvl__layer* l, unsigned c
 #ifdef KVLOOM_DEBUG
     memset(contents, 0xff, (size_t)l->page_bytes);       // a reader that is left over shows
 #endif
+    kvl__uses_give(cache, l, page);
     kvl__cache_release(cache, page->memory, kvl__page_alloc_bytes(l));
+}
+
+KVL__FN void kvl__page_release(kvl_cache* cache, const kvl__layer* l, unsigned char* contents)
+{
+    kvl__page_leave(cache, l, contents, kvl__page_of(contents)->uses);
 }
 
 // WINDOWS
@@ -414,7 +489,7 @@ KVL__FN kvl__seq* kvl__seq_find(const kvl_cache* cache, kvl_seq handle)
 
 KVL__FN uint64_t kvl__table_bytes(int64_t entries)
 {
-    return entries ? sizeof(kvl__table) + (uint64_t)entries * sizeof(unsigned char*) : 0;
+    return entries ? sizeof(kvl__table) + (uint64_t)entries * 2u * sizeof(unsigned char*) : 0;
 }
 
 // Entries of a table as the device has them.
@@ -445,6 +520,28 @@ KVL__FN kvl__table* kvl__table_create(kvl_cache* cache, int64_t entries)
 
 KVL__FN unsigned char** kvl__table_pages(kvl__table* table) { return (unsigned char**)(table + 1); }
 
+KVL__FN kvl__uses** kvl__table_uses(kvl__table* table)
+{
+    return (kvl__uses**)(void*)(kvl__table_pages(table) + table->entries);
+}
+
+KVL__FN void kvl__table_put(kvl__table* table, int64_t entry, unsigned char* page)
+{
+    kvl__table_pages(table)[entry] = page;
+    kvl__table_uses(table)[entry] = kvl__page_of(page)->uses;
+}
+
+// num entries of a table from `from` on, to those from `at` on of another one or the same.
+KVL__FN void kvl__table_move(kvl__table* to, int64_t at, kvl__table* table, int64_t from,
+                             int64_t num)
+{
+    if (num <= 0) return;
+    memmove(kvl__table_pages(to) + at, kvl__table_pages(table) + from,
+            (size_t)num * sizeof(unsigned char*));
+    memmove(kvl__table_uses(to) + at, kvl__table_uses(table) + from,
+            (size_t)num * sizeof(kvl__uses*));
+}
+
 // Contents of a page of a sequence that is in its table.
 KVL__FN unsigned char* kvl__page_at(const kvl__seq_layer* s, int64_t page)
 {
@@ -456,7 +553,7 @@ KVL__FN void kvl__table_leave(kvl_cache* cache, const kvl__layer* l, kvl__table*
 {
     if (!table || --table->refs > 0) return;
     for (int64_t i = 0; i < table->num; ++i)
-        kvl__page_release(cache, l, kvl__table_pages(table)[i]);
+        kvl__page_leave(cache, l, kvl__table_pages(table)[i], kvl__table_uses(table)[i]);
     kvl__table_free(cache, table);
 }
 
@@ -524,10 +621,8 @@ KVL__FN void kvl__window_free(kvl_cache* cache, const kvl__layer* l, kvl__seq_la
     cache->window_bytes -= bytes;
 }
 
-// Copies the rows of a sequence's window buffer: of its sink, and where with_tail is set of history
-// and tail.
-KVL__FN void kvl__window_copy(const kvl__layer* l, const kvl__seq_layer* from, unsigned char* to,
-                              int with_tail)
+// Copies the rows of a sequence's window buffer: of its sink, history and tail.
+KVL__FN void kvl__window_copy(const kvl__layer* l, const kvl__seq_layer* from, unsigned char* to)
 {
     const int64_t sink = kvl__min_i64(from->now.rows, l->config.sink_len);
     const int64_t rows = from->now.rows - sink - from->now.quantized + from->now.history;
@@ -539,20 +634,18 @@ KVL__FN void kvl__window_copy(const kvl__layer* l, const kvl__seq_layer* from, u
             const size_t row_bytes = 2u * (size_t)l->config.side[side].head_dim;
             const int64_t history = from->now.history * l->config.side[side].head_dim;
             memcpy(b.sink[side], a.sink[side], (size_t)sink * row_bytes);
-            if (with_tail)
-                memcpy(b.tail[side] - history, a.tail[side] - history, (size_t)rows * row_bytes);
+            memcpy(b.tail[side] - history, a.tail[side] - history, (size_t)rows * row_bytes);
         }
     }
 }
 
 // A window buffer of its own for a sequence that is about to write; it is taken by
 // kvl__window_keep.  Returns whether there is memory.
-KVL__FN int kvl__window_reserve(kvl_cache* cache, const kvl__layer* l, kvl__seq_layer* s,
-                                int with_tail)
+KVL__FN int kvl__window_reserve(kvl_cache* cache, const kvl__layer* l, kvl__seq_layer* s)
 {
     if (!s->window || kvl__on_device(cache) || *kvl__window_refs(s->window) == 1) return 1;
     s->own_window = kvl__window_create(cache, l);
-    if (s->own_window) kvl__window_copy(l, s, s->own_window, with_tail);
+    if (s->own_window) kvl__window_copy(l, s, s->own_window);
     return s->own_window != NULL;
 }
 
@@ -623,9 +716,19 @@ KVL__FN uint64_t kvl__pool_stride(const kvl__layer* l)
     return KVL__PAGE_HEADER + (l->pool_device_bytes ? 0 : kvl__pool_contents(l));
 }
 
+KVL__FN uint64_t kvl__pool_uses_bytes(int64_t num_pages)
+{
+    return ((uint64_t)num_pages * sizeof(kvl__uses) + 63) / 64 * 64;
+}
+
+KVL__FN kvl__uses* kvl__pool_uses(const kvl__layer* l, int64_t number)
+{
+    return (kvl__uses*)(((uintptr_t)l->pool + 63) & ~(uintptr_t)63) + number;
+}
+
 KVL__FN kvl__page* kvl__pool_at(const kvl__layer* l, int64_t number)
 {
-    const uintptr_t first = ((uintptr_t)l->pool + 63) & ~(uintptr_t)63;
+    const uintptr_t first = (uintptr_t)kvl__pool_uses(l, 0) + (uintptr_t)l->pool_uses_bytes;
     return (kvl__page*)(first + (uintptr_t)number * (uintptr_t)kvl__pool_stride(l));
 }
 
@@ -664,14 +767,16 @@ KVL__FN unsigned char* kvl__page_for(kvl_cache* cache, const kvl__layer* l, kvl_
         return NULL;
     }
     kvl__page* page = kvl__pool_at(l, number);
-    if (page->refs > 0) {
+    kvl__uses* uses = kvl__pool_uses(l, number);
+    if (uses->refs > 0) {
         kvl__fail(cache->ctx, KVL_NO_MEMORY, "pages[%lld] = %d of the sequence: is in use; another "
                   "one must be given there (kvl_seq_set_pages)", (long long)place, (int)number);
         return NULL;
     }
     unsigned char* contents = (unsigned char*)page + KVL__PAGE_HEADER;
     memset(page, 0, sizeof *page);
-    page->refs = 1;
+    page->uses = uses;
+    uses->refs = 1;
     page->number = number;
     if (l->pool_device) page->device = l->pool_device + (uint64_t)number * kvl__pool_contents(l);
     kvl__page_fill(cache, l, contents, from);
@@ -743,12 +848,12 @@ KVL__FN int kvl__slots_grow(kvl_cache* cache, int num_seqs)
 
 // In rows after the sink; now.quantized is as before the change until it is kept.
 typedef struct kvl__change {
-    int64_t kept;                  // quantized rows that stay; the page that ends with them is
-                                   // written if it is not full
+    int64_t kept;                  // quantized rows that stay; the page behind them is written if
+                                   // it is there, and rows are to come
     int64_t wanted;                // quantized rows to have pages for
     int64_t gone;                  // whole pages of these are released
     int     own;                   // the table is the sequence's own afterwards
-    int     window;                // the window buffer is written: 1, without its tail: 2
+    int     window;                // the window buffer is written
 } kvl__change;
 
 // A change in pages [first, end) of a sequence.
@@ -773,9 +878,10 @@ KVL__FN kvl__repaging kvl__repage(const kvl__layer* l, const kvl__seq_layer* s,
     r.end = kvl__num_pages(&l->config, c->wanted);
     r.first = kvl__min_i64(r.end, kvl__max_i64(r.old_first, c->gone / page_size));
     r.kept_first = kvl__max_i64(r.first, r.old_first);
-    r.kept_end = kvl__min_i64(r.old_end, kvl__num_pages(&l->config, c->kept));
+    r.kept_end = kvl__num_pages(&l->config, kvl__min_i64(old, c->wanted));
+    r.kept_end = kvl__min_i64(r.old_end, r.kept_end);
     r.kept_end = kvl__max_i64(r.kept_first, r.kept_end);
-    r.written = c->kept % page_size && c->wanted > c->kept ? c->kept / page_size : -1;
+    r.written = c->wanted > c->kept ? c->kept / page_size : -1;
     if (r.written < r.kept_first || r.written >= r.kept_end) r.written = -1;
     r.none = c->kept == old && c->wanted == old && !(c->own && r.shared) &&
              (!s->table || r.first == r.old_first);
@@ -802,20 +908,21 @@ KVL__FN int kvl__pages_reserve(kvl_cache* cache, const kvl__layer* l, kvl__seq_l
                                const kvl__change* c)
 {
     const kvl__repaging r = kvl__repage(l, s, c);
-    if (c->window && !kvl__window_reserve(cache, l, s, c->window == 1)) return 0;
+    if (c->window && !kvl__window_reserve(cache, l, s)) return 0;
     if (r.none || r.first == r.end) return 1;
     if (!s->table || r.shared || r.end - r.old_first > s->table->entries) {
         const int64_t entries = kvl__table_entries(r.end - r.first);
         s->grown = kvl__table_create(cache, entries);
         if (!s->grown) return 0;
         s->grown->first = r.first;
-        for (int64_t p = r.kept_first; p < r.kept_end; ++p)
-            kvl__table_pages(s->grown)[p - r.first] = kvl__table_pages(s->table)[p - r.old_first];
+        if (s->table)
+            kvl__table_move(s->grown, r.kept_first - r.first, s->table, r.kept_first - r.old_first,
+                            r.kept_end - r.kept_first);
     }
     kvl__table* table = s->grown ? s->grown : s->table;
     if (r.written >= 0) {
         unsigned char* page = kvl__table_pages(table)[r.written - table->first];
-        if (r.shared || kvl__page_of(page)->refs > 1) {
+        if (r.shared || kvl__page_of(page)->uses->refs > 1) {
             s->copied = kvl__page_for(cache, l, s, r.written, page);
             if (!s->copied) return 0;
         }
@@ -823,7 +930,7 @@ KVL__FN int kvl__pages_reserve(kvl_cache* cache, const kvl__layer* l, kvl__seq_l
     while (r.kept_end + s->num_reserved < r.end) {
         unsigned char* page = kvl__page_for(cache, l, s, r.kept_end + s->num_reserved, NULL);
         if (!page) return 0;
-        kvl__table_pages(table)[r.kept_end + s->num_reserved++ - table->first] = page;
+        kvl__table_put(table, r.kept_end + s->num_reserved++ - table->first, page);
     }
     return 1;
 }
@@ -835,12 +942,8 @@ KVL__FN void kvl__pages_hand_over(kvl_cache* cache, const kvl__layer* l, const k
 {
     unsigned char** pages = kvl__table_pages(table);
     if (r->shared) {
-        enum { AHEAD = 24 };             // pages lie anywhere: their counts are fetched together
-        for (int64_t p = r->kept_first; p < r->kept_end; ++p) {
-            const int64_t next = kvl__min_i64(p + AHEAD, r->kept_end - 1);
-            __builtin_prefetch(kvl__page_of(pages[next - r->old_first]), 1);
-            ++kvl__page_of(pages[p - r->old_first])->refs;
-        }
+        kvl__uses** uses = kvl__table_uses(table);
+        for (int64_t p = r->kept_first; p < r->kept_end; ++p) ++uses[p - r->old_first]->refs;
         --table->refs;
         return;
     }
@@ -877,17 +980,15 @@ KVL__FN void kvl__pages_keep(kvl_cache* cache, const kvl__layer* l, kvl__seq_lay
         if (old && !r.shared) kvl__table_free(cache, old);
         s->table = s->grown;
     } else if (r.first > r.old_first) {
-        unsigned char** pages = kvl__table_pages(old);
-        memmove(pages, pages + (r.first - r.old_first), (size_t)(r.end - r.first) * sizeof *pages);
+        kvl__table_move(old, 0, old, r.first - r.old_first, r.end - r.first);
     }
     if (s->table) {
         s->table->first = r.first;
         s->table->num = r.end - r.first;
     }
     if (s->copied) {
-        unsigned char** slot = &kvl__table_pages(s->table)[r.written - r.first];
-        kvl__page_release(cache, l, *slot);
-        *slot = s->copied;
+        kvl__page_release(cache, l, kvl__table_pages(s->table)[r.written - r.first]);
+        kvl__table_put(s->table, r.written - r.first, s->copied);
     }
     if (kvl__on_device(cache) && s->table)
         kvl__table_update(cache, s->table, s->grown || r.first > r.old_first ? 0 : s->copied
@@ -912,7 +1013,8 @@ KVL__FN int kvl__seq_layer_holds(const kvl__layer* l, const kvl__seq_layer* s)
     if (e->altered < 0 || e->altered > e->rows) return 0;
     if (!s->table) return first == end;
     for (int64_t i = 0; i < s->table->num; ++i)
-        if (kvl__page_of(kvl__table_pages(s->table)[i])->refs < 1) return 0;
+        if (kvl__table_uses(s->table)[i] != kvl__page_of(kvl__table_pages(s->table)[i])->uses ||
+            kvl__table_uses(s->table)[i]->refs < 1) return 0;
     return s->table->refs >= 1 && s->table->num <= s->table->entries &&
            s->table->first == first && s->table->first + s->table->num == end;
 }

@@ -144,13 +144,16 @@ static int due(int rows)
 static int stays(int n, int t)
 {
     const int aged = t > SINK ? t - SINK : 0;
-    return due(n) <= aged ? due(n) : aged / CHUNK * CHUNK;
+    return due(n) <= aged ? due(n) : aged;
 }
 
-// Rows of a truncated sequence: codes and windows as before, but for the group that was cut.
-static void check_cut_rows(test_cache* c, kvl_seq seq, const float* k, const float* v, int n, int t)
+// Rows of a truncated sequence: codes and windows as before, but when rows have followed for what
+// is left of the group that was cut.
+static void check_cut_rows(test_cache* c, kvl_seq seq, const float* k, const float* v, int n, int t,
+                           int followed)
 {
-    const int first = SINK + stays(n, t), end = t < SINK + due(n) ? t : first;
+    const int first = SINK + stays(n, t) / CHUNK * CHUNK;
+    const int end = followed && t < SINK + due(n) ? t : first;
     float* got_k = test_floats((int64_t)t * ROW);
     float* got_v = test_floats((int64_t)t * ROW);
     test_restore(c, seq, 0, t, got_k, got_v);
@@ -194,7 +197,14 @@ static void check_cut(test_cache* c, const input* a, const input* b, int t, int 
         const outcome plain = plain_outcome(c, a, t), got = outcome_of(c, seq, a);
         same_outcome(&plain, &got, what);
     } else {
-        check_cut_rows(c, seq, k, v, N, t);
+        check_cut_rows(c, seq, k, v, N, t, 0);
+        kvl_seq fork;
+        test_ok(c->ctx, kvl_seq_fork(c->cache, seq, &fork), what);
+        test_append(c, fork, b->k, b->v, t, 1);
+        check_cut_rows(c, fork, k, v, N, t, 1);
+        cr_assert(rows_of(c, fork).quantized == stays(N, t) / CHUNK * CHUNK);
+        test_ok(c->ctx, kvl_seq_free(c->cache, fork), what);
+        check_cut_rows(c, seq, k, v, N, t, 0);
     }
     input in = input_join(a, b, t, t + MORE);
     test_append(c, seq, in.k, in.v, t, MORE);

@@ -95,11 +95,24 @@ static int released(const setup* s, const model* m)
     return min_of(unseen, m->quantized) / s->page * s->page;
 }
 
+// What is left of a group that was cut returns to the tail, as it is read.
+static void model_settle(const setup* s, model* m)
+{
+    const int stay = m->quantized / s->group * s->group;
+    for (int r = s->sink + stay; r < s->sink + m->quantized; ++r)
+        for (int i = 0; i < 2 * ROW; ++i) {
+            side* x = &m->side[i / ROW][r];
+            x->source[i % ROW] = x->now[i % ROW] = test_round_f16(x->now[i % ROW]);
+        }
+    m->quantized = stay;
+}
+
 // Rows [first, first + num) of the call.
 static void model_append(const world* w, model* m, int first, int num)
 {
     const setup* s = w->s;
     const int keep = (s->keep_len + s->chunk - 1) / s->chunk * s->chunk;
+    if (num > 0) model_settle(s, m);
     for (int r = 0; r < num; ++r, ++m->rows) {
         for (int i = 0; i < ROW; ++i) {
             side *k = &m->side[0][m->rows], *v = &m->side[1][m->rows];
@@ -113,7 +126,7 @@ static void model_append(const world* w, model* m, int first, int num)
     m->released = max_of(m->released, released(s, m));
 }
 
-// Rows of a group that is cut are read back from their codes, unless the history has them.
+// Rows of a group that is cut keep their codes until rows follow, unless the history has them.
 static void model_cut(const world* w, model* m, int rows)
 {
     const setup* s = w->s;
@@ -126,14 +139,11 @@ static void model_cut(const world* w, model* m, int rows)
     if (m->altered > rows) m->altered = 0;
     if (!as_they_were && aged > stay && (!m->altered || m->altered > 1 + s->sink + stay))
         m->altered = 1 + s->sink + stay;
-    for (int r = s->sink + stay; r < rows; ++r)
-        for (int i = 0; i < 2 * ROW; ++i) {
-            side* x = &m->side[i / ROW][r];
-            if (!as_they_were) x->source[i % ROW] = test_round_f16(x->now[i % ROW]);
-            x->now[i % ROW] = x->source[i % ROW];
-        }
+    for (int r = s->sink + stay; r < rows && as_they_were; ++r)
+        for (int i = 0; i < 2; ++i)
+            memcpy(m->side[i][r].now, m->side[i][r].source, sizeof m->side[i][r].now);
     m->rows = rows;
-    m->quantized = stay;
+    m->quantized = as_they_were ? stay : aged;
     m->dropped = min_of(m->dropped, aged);
     m->released = min_of(m->released, aged);
 }
@@ -346,7 +356,7 @@ static void append(world* w, int step)
     if (!is_done(w, status)) return;
     for (int i = 0, at = 0; i < num; at += lens[i++]) {
         model* m = models[i];
-        const int before = m->quantized;
+        const int before = lens[i] ? m->quantized / w->s->group * w->s->group : m->quantized;
         model_append(w, m, at, lens[i]);
         const int last = at + lens[i] - 1;
         if (step > 1 && lens[i])                      // rows are as they came, and older ones were
@@ -442,7 +452,7 @@ static kvl_status append_rows(world* w, const model* m, int num)
 
 static void appended(world* w, model* m, int num)
 {
-    const int before = m->quantized;
+    const int before = m->quantized / w->s->group * w->s->group;
     model_append(w, m, 0, num);
     learn_codes(w, m, w->s->sink + before, w->s->sink + m->quantized);
     check_rows(w, m);
