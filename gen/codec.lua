@@ -286,6 +286,9 @@ local function add_bases(d, c, parts, config)
     d.chooses, d.flagged = parts.choose and c.choose or "none", parts.choose and parts.choose.flags
     d.by_lane = d.flagged and not d.along_lanes       -- lanes of a cell differ in their bases
     d.copies = parts.choose and parts.choose.copies or 1
+    -- On a device queries of such keys stay as they are.
+    d.bias = d.shift and not d.unrotated
+    if d.unrotated and config.target == "cuda" then d.turns, d.copies = false, 1 end
     d.choice_piece, d.head_piece = c.choose_number, c.head_dim & -c.head_dim
     d.rotations = parts.transform and not d.dense and { c.transform_number } or {}
     if parts.choose then

@@ -7,6 +7,7 @@
 --     codec        reads or writes pages
 --     writes       a side that is in the other has none
 --     transform    changes bases
+--     scores       reads keys for queries
 
 return {
     { name = "append_rows" },
@@ -16,7 +17,7 @@ return {
       writes = true },
     { name = "advance_rows" },
     { name = "prepare_query", transform = true },
-    { name = "attend_splits", codec = true },
+    { name = "attend_splits", codec = true, scores = true },
     { name = "merge_splits", transform = true },
     { name = "restore_rows", by_side = true, codec = true, transform = true },
     { name = "merge_results" },            -- of no layer: any configuration gives the same kernel

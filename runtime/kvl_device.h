@@ -126,6 +126,7 @@ KVL__FN kvl__device_windows kvl__device_windows_of(const kvl__layer* l)
     w.recent_len = l->config.recent_len;
     w.chunk_len = l->config.chunk_len;
     w.ring_rows = (int32_t)(l->keep_rows + l->tail_rows);
+    w.turns = l->device_turns;
     return w;
 }
 
@@ -301,7 +302,7 @@ KVL__FN int64_t kvl__device_splits(const kvl__config* c, int64_t pages)
 KVL__FN int64_t kvl__query_floats(const kvl__codec* c)
 {
     const int64_t copies = kvl__max_i64(2, kvl__query_copies(c)) * c->head_dim;
-    return copies + (kvl__is_by_position(c) ? 4 * c->head_dim + 4 : 0);
+    return copies + (kvl__shifts_by_position(c) ? 4 * c->head_dim + 4 : 0);
 }
 
 // Bytes of workspace that query rows of a layer take.
@@ -574,11 +575,13 @@ KVL__FN kvl_status kvl__device_read_codes(kvl_cache* cache, const kvl__restore_j
 
 // THE CACHE
 
-// Bytes of the calibrated records of a layer on the device.
+// Bytes of the calibrated records of a layer on the device, and of how its keys turn: what the host
+// has, and the number of channels that turn.
 KVL__FN uint64_t kvl__device_records_bytes(const kvl__layer* l)
 {
     const int64_t values = l->config.num_stored == 2 ? l->record_floats[1] : 0;
-    return 4u * (uint64_t)((l->record_floats[0] + values) * l->config.num_kv_heads);
+    return 4u * (uint64_t)((l->record_floats[0] + values) * l->config.num_kv_heads) +
+           (l->turns ? l->turns_bytes + sizeof *l->turns : 0);
 }
 
 KVL__FN kvl_status kvl__device_records(kvl_cache* cache, kvl__layer* l)
@@ -596,7 +599,12 @@ KVL__FN kvl_status kvl__device_records(kvl_cache* cache, kvl__layer* l)
         at += part;
     }
     if (l->config.num_stored == 1) l->device_tables[1] = l->device_tables[0];
-    return KVL_OK;
+    if (!l->turns) return KVL_OK;
+    const double dims = kvl__turning_dims(l->turns, l->config.side[0].head_dim);
+    l->device_turns = at;
+    KVL__TRY(kvl__device_upload(cache->ctx, cache->device.stream, at, l->turns, l->turns_bytes));
+    return kvl__device_upload(cache->ctx, cache->device.stream, at + l->turns_bytes, &dims,
+                              sizeof dims);
 }
 
 // Numbers of query heads: sink logits and slopes, at their places in head_numbers.

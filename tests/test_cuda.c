@@ -45,6 +45,8 @@ static const shape shapes[] = {
       32, 48, 36, 0, 0 },
     { "kivi:k4,v2,g16,k.shift=rotating-mean,k.transform=hadamard16,sink=3,recent=9", 4, 2, 64, 32,
       100, 30, 0 },
+    { "kivi:k3,v2,g16,k.place=pre_rope,k.transform=hadamard16,k.shift=mean,sink=3,recent=9", 3, 1,
+      48, 32, 60, 0, 30 },
     // From here on with KVLOOM_TEST_ALL=1 alone.
     { "kivi:k4,v4,vg16,k.levels=midpoint,k.fit=rms,v.meta=e4m3,sink=1,recent=3", 16, 2, 80, 80, 200,
       0, 30 },
@@ -79,11 +81,17 @@ static const shape shapes[] = {
     { "kivi:k.axis=per_token,k2,v4,g16,round=feedback_trellis16,k.fit=search,recent=3", 3, 1, 80,
       80, 60, 0, 0 },
     { "loom:k.shift=rotating-mean,rows=bf16,sink=0,recent=0", 16, 1, 256, 64, 150, 0, 40 },
+    { "flagrot-kivi:k3,kg16,k.place=pre_rope,recent=8", 4, 2, 64, 32, 100, 20, 0 },
+    { "loom:k.place=pre_rope,k.transform=whiten,rows=bf16,sink=1,recent=8", 16, 1, 256, 32, 60, 0,
+      0 },
+    { "f16:k.place=pre_rope,sink=0,recent=0", 2, 2, 64, 64, 70, 0, 0 },
+    { "kivi:k.place=pre_rope,round=trellis8,k.choose=fixed,k.score=reconstruction,k.round=nearest",
+      7, 1, 96, 32, 200, 0, 0 },
     { "oscar:sink=1,recent=8", 8, 2, 128, 64, 120, 0, 0 },
     { "wush:sink=1,recent=8,g16", 8, 2, 64, 64, 100, 0, 0 },
     { "quest:sink=1,recent=8", 8, 2, 64, 64, 100, 0, 0 },
 };
-enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0], CI_SHAPES = 18 };
+enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0], CI_SHAPES = 19 };
 
 static int all_shapes(void)
 {
@@ -93,7 +101,9 @@ static int all_shapes(void)
 
 static test_cache open_shape(const test_target* target, const shape* s)
 {
+    static const kvl_rope halves = { 0, 1, 1000, 0, NULL }, pairs = { 32, 0, 10000, 0, NULL };
     kvl_layer_desc layer = test_layer(s->spec, s->q_heads, s->kv_heads, s->dk, s->dv);
+    layer.rope = s->q_heads % 2 ? &pairs : &halves;          // for place=pre_rope
     layer.soft_cap = (float)s->soft_cap;
     layer.window_len = s->window_len;
     return test_open(target, &layer);

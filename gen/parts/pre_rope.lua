@@ -8,9 +8,9 @@
 -- is turned again, a = a' cos - b' sin, b = b' cos + a' sin, and so is one that is scored: it meets
 -- the query in the original basis, whatever transform the codec has.
 --
--- The arithmetic is the runtime's (kvl_turn.h): kernels see keys before RoPE, and leave scores to
--- it.  A calibrated table of such keys is another than that of keys after RoPE, and its name says
--- so.
+-- On the host the arithmetic is the runtime's (kvl_turn.h): kernels see keys before RoPE, and leave
+-- scores to it.  A calibrated table of such keys is another than that of keys after RoPE, and its
+-- name says so.
 
 return { stage = "place", name = "pre_rope", text = "keys before RoPE, which reading applies",
-         side = "k", host_only = true, unrotated = true }
+         side = "k", unrotated = true }

@@ -18,6 +18,9 @@ typedef struct $(s "unit") {
     int32_t         ring_rows, sink_len;
     unsigned char*  page;
     const float*    record;
+    //% if codec.unrotated then
+    const double*   turns;         // see turn.cuh
+    //% end
 } $(s "unit");
 
 //% if codec.clips_row then
@@ -59,6 +62,17 @@ INLINE void $(s "load_rows")(const $(s "unit")& u, int from, int first, int end,
         float value = 0.0f;
         if (row >= first && row < end)
             value = f32_of_row(u.ring[(u.row + row) % u.ring_rows * (int64_t)$(s "dim") + channel]);
+        //% if codec.unrotated then
+        if (row >= first && row < end && $(s "does_turn")(u.turns, channel)) {
+            int other;
+            $(s "pair_of")(u.turns, channel, &other);
+            const float y = f32_of_row(
+                u.ring[(u.row + row) % u.ring_rows * (int64_t)$(s "dim") + other]);
+            value = $(s "turned")(u.turns, (int64_t)u.sink_len + u.row + row, -1.0, channel,
+                             value, y);
+            value = f32_of_row(row_of_f32(value));
+        }
+        //% end
         //% if codec.by_position then
         // A row as the window would hold it, of its type.
         value -= $(s "turned_mean")(u.record, (int64_t)u.sink_len + u.row + row, channel);
@@ -402,5 +416,8 @@ KERNEL $(s "encode_rows")(const __grid_constant__ kvl__device_append a)
     u.sink_len = a.windows.sink_len;
     u.page = page_at(s, page, head, $(codec.is_key and 0 or 1));
     u.record = record_of(a.tables, a.table_floats, $(codec.is_key and 0 or 1), head);
+    //% if codec.unrotated then
+    u.turns = (const double*)a.windows.turns;
+    //% end
     $(s "encode_unit")(u, first - u.row, end - u.row);
 }

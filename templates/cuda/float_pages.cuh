@@ -5,6 +5,7 @@
 
 //% local copies = sides[1].copies
 
+//% if not sides[1].unrotated then
 // Scores of this thread's row of a strip.
 INLINE void score_token(const kvl__device_seq* s, int head, int row, bool is_visible, int distance,
                         const float* q, workspace* w)
@@ -35,7 +36,7 @@ INLINE void score_token(const kvl__device_seq* s, int head, int row, bool is_vis
         }
 #pragma unroll
         for (int h = 0; h < heads; ++h) {
-            //% if sides[1].shift then
+            //% if sides[1].bias then
             sums[h] += w->bias[first + h];
             //% end
             w->state.scores[first + h][threadIdx.x] = is_visible ? sums[h] : hidden_score();
@@ -43,6 +44,7 @@ INLINE void score_token(const kvl__device_seq* s, int head, int row, bool is_vis
     }
 }
 
+//% end
 // Values of the strip's rows [begin, end) join the outputs; rows are counted from its first.
 INLINE void add_values(const kvl__device_seq* s, int head, int strip, int begin, int end,
                        const workspace* w, outputs* o)
@@ -76,8 +78,13 @@ INLINE void attend_pages(const kvl__device_attend& a, const kvl__device_seq* s, 
 #pragma unroll 1
     for (int strip = begin / 16 * 16; strip < end; strip += strip_rows) {
         const int row = strip + threadIdx.x;
+        //% if sides[1].unrotated then
+        w->state.distance[threadIdx.x] = (int)(row + a.windows.sink_len - position);
+        k_score_strip(a, s, head, strip, begin, end, q, w->state.scores);
+        //% else
         score_token(s, head, row, row >= begin && row < end,
                     (int)(row + a.windows.sink_len - position), q, w);
+        //% end
         //% if sides[1].by_position then
         k_add_turned(a, head, row, row >= begin && row < end, w->state.scores);
         //% end

@@ -16,7 +16,7 @@ KERNEL prepare_query(const __grid_constant__ kvl__device_attend a)
         x[i] = load_value(from, a.q.type, i) * a.softmax_scale;
         to[i] = x[i];
     }
-    //% if sides[1].shift then
+    //% if sides[1].bias then
     __shared__ float sums[cta_warps];
     const float* shift = record_of(a.tables, a.table_floats, 0, head / num_heads)
                          + $(sides[1].table_at(sides[1].shift.subtract));
@@ -42,7 +42,7 @@ KERNEL prepare_query(const __grid_constant__ kvl__device_attend a)
     k_scale_up(x, record);
     //% end
     for (int i = threadIdx.x; i < head_dim_k; i += cta_threads) to[head_dim_k + i] = x[i];
-    //% elseif sides[1].flagged then
+    //% elseif sides[1].copies > 1 then
 #pragma unroll 1
     for (int basis = 1; basis < 3; ++basis) {
         const uint32_t choice = basis == 2 ? 0x80000000u : 0x7fffffffu;

@@ -63,6 +63,9 @@ KERNEL $(s "restore_rows")(const __grid_constant__ kvl__device_restore a)
         const float* shift = record + $(codec.table_at(codec.shift.subtract));
         for (int i = threadIdx.x; i < $(s "dim"); i += cta_threads) x[i] += shift[i];
         //% end
+        //% if codec.unrotated then
+        if (a.rows.data) $(s "turn_row")((const double*)a.windows.turns, row, x);
+        //% end
     } else {
         const head_windows w = windows_of(s, a.windows, head);
         const uint16_t* from = behind < 0

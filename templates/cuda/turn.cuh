@@ -1,4 +1,5 @@
-// turn.cuh -- what keys have by their positions: R_t m of gen/parts/rotating-mean.lua.
+// turn.cuh -- what keys have by their positions: R_t m of gen/parts/rotating-mean.lua, or RoPE as a
+// whole, which gen/parts/pre_rope.lua takes off.
 
 //% if kernel.writes or kernel.name == "restore_rows" then
 // Sine and cosine of x, |x| < 2^31, within 2^-50: Taylor's series about the nearest quarter of a
@@ -28,6 +29,54 @@ INLINE void $(s "sine_cosine")(double x, double* sine, double* cosine)
     *cosine = (nearest + 1) & 2 ? -turned_c : turned_c;
 }
 
+//% if codec.unrotated then
+// turns  double: 1 for pairs (i, i + dims / 2), 0 for (2 i, 2 i + 1); angles of pairs, [dim / 2];
+//        how many channels turn, dims
+
+// The number of channel i's pair, of those that turn.  other: the pair's other channel.
+INLINE int $(s "pair_of")(const double* turns, int i, int* other)
+{
+    const int half = (int)turns[1 + $(codec.head_dim // 2)] / 2;
+    const bool halves = turns[0] != 0.0;
+    *other = halves ? (i < half ? i + half : i - half) : i ^ 1;
+    return halves ? i % half : i / 2;
+}
+
+// Channel i of a row turned to a position, with direction -1 back from it: x is it, y the other one
+// of its pair.
+INLINE float $(s "turned")(const double* turns, int64_t position, double direction, int i, float x,
+                      float y)
+{
+    int other;
+    double s, c;
+    const int pair = $(s "pair_of")(turns, i, &other);
+    $(s "sine_cosine")((double)position * turns[1 + pair], &s, &c);
+    s *= direction;
+    return (float)(i < other ? (double)x * c - (double)y * s : (double)x * c + (double)y * s);
+}
+
+INLINE bool $(s "does_turn")(const double* turns, int i)
+{
+    return i < (int)turns[1 + $(codec.head_dim // 2)];
+}
+
+// x [dim] in shared memory, turned to a position.
+INLINE void $(s "turn_row")(const double* turns, int64_t position, float* x)
+{
+    __shared__ float y[$(codec.head_dim)];
+    __syncthreads();
+    for (int i = threadIdx.x; i < $(codec.head_dim); i += cta_threads) {
+        int other;
+        if ($(s "does_turn")(turns, i)) $(s "pair_of")(turns, i, &other);
+        y[i] = $(s "does_turn")(turns, i)
+            ? $(s "turned")(turns, position, 1.0, i, x[i], x[other]) : x[i];
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < $(codec.head_dim); i += cta_threads) x[i] = y[i];
+    __syncthreads();
+}
+
+//% else
 // Channel i of R_t m.
 INLINE float $(s "turned_mean")(const float* record, int64_t position, int i)
 {
@@ -38,7 +87,8 @@ INLINE float $(s "turned_mean")(const float* record, int64_t position, int i)
     return (float)((double)mean[i] * c + (double)mean[dim + i] * s);
 }
 //% end
-//% if kernel.name == "prepare_query" then
+//% end
+//% if kernel.name == "prepare_query" and codec.by_position then
 // q . R_t m = sum over angles of A cos(t angle) + B sin(t angle), of the one or two channels that
 // turn by the angle.  To `to`: pairs of A and B, [dim], angles as parts of 2^64 of a turn, [dim],
 // and how many there are.  q is in the original basis.
@@ -76,7 +126,7 @@ INLINE void $(s "turn_scores")(const float* q, const float* record, float* to)
     if (threadIdx.x == 0) ((int*)to)[4 * dim] = num;
 }
 //% end
-//% if kernel.name == "attend_splits" then
+//% if kernel.scores then
 // Sine and cosine of parts of 2^32 of a turn, within 1e-7: as above, in float.
 INLINE void $(s "turn_of")(uint32_t part, float* sine, float* cosine)
 {
@@ -96,6 +146,7 @@ INLINE void $(s "turn_of")(uint32_t part, float* sine, float* cosine)
     *cosine = (quarter + 1u) & 2u ? -turned_c : turned_c;
 }
 
+//% if codec.by_position then
 // Adds to this thread's scores, of a row of pages, what its key lost by its position.
 INLINE void $(s "add_turned")(const kvl__device_attend& a, int head, int row, bool is_visible,
                          float (*scores)[cta_threads])
@@ -123,4 +174,8 @@ INLINE void $(s "add_turned")(const kvl__device_attend& a, int head, int row, bo
         for (int k = 0; k < heads; ++k) scores[h + k][threadIdx.x] += sums[k];
     }
 }
+//% end
+//% if codec.unrotated then
+#include "restored_keys.cuh"
+//% end
 //% end

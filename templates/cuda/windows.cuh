@@ -51,7 +51,7 @@ INLINE const float* load_queries(const kvl__device_attend& a, int query, int hea
     //% end
     for (int i = threadIdx.x; i < num_heads; i += cta_threads)
         w->state.slopes[i] = a.slopes ? ((const float*)a.slopes)[head * num_heads + i] : 0.0f;
-    //% if sides[1].shift then
+    //% if sides[1].bias then
     for (int i = threadIdx.x; i < (int)(sizeof w->bias / sizeof w->bias[0]); i += cta_threads)
         w->bias[i] = i < num_heads ? ((const float*)a.bias)[row + i] : 0.0f;
     //% end

@@ -50,7 +50,7 @@ typedef unsigned long long uintptr_t;
 #endif
 
 enum {
-    KVL__DEVICE_ABI = 2,
+    KVL__DEVICE_ABI = 3,
     KVL__CTA_THREADS = 128,
     KVL__BATCH = 64                // sequences or query rows of one launch
 };
@@ -77,7 +77,8 @@ typedef struct kvl__device_rows {
 
 // Where the rows of a layer are.
 typedef struct kvl__device_windows {
-    int32_t num_kv_heads, sink_len, recent_len, chunk_len, ring_rows, pad;
+    int32_t  num_kv_heads, sink_len, recent_len, chunk_len, ring_rows, pad;
+    uint64_t turns;                        // const double* [2 + dim / 2] of keys before RoPE, or 0
 } kvl__device_windows;
 
 // num_rows rows of the caller, from first_row on, that join a sequence.
@@ -1080,6 +1081,7 @@ INLINE void store_part(const kvl__device_attend& a, int query, int head, int par
 
 #line 7 "templates/cuda/float_pages.cuh"
 
+#line 9 "templates/cuda/float_pages.cuh"
 // Scores of this thread's row of a strip.
 INLINE void score_token(const kvl__device_seq* s, int head, int row, bool is_visible, int distance,
                         const float* q, workspace* w)
@@ -1094,12 +1096,12 @@ INLINE void score_token(const kvl__device_seq* s, int head, int row, bool is_vis
         if (is_visible) {
             const unsigned char* keys = page_at(s, row / page_size, head, 0);
             const int lane = row % page_size;
-#line 25 "templates/cuda/float_pages.cuh"
+#line 26 "templates/cuda/float_pages.cuh"
 #pragma unroll 1
             for (int at = 0; at < head_dim_k; at += 16) {
                 float x[16];
                 k_read_words(keys, lane, at, x);
-#line 30 "templates/cuda/float_pages.cuh"
+#line 31 "templates/cuda/float_pages.cuh"
                 const float* of = q + first * q_floats + 0 + at;
 #pragma unroll
                 for (int h = 0; h < heads; ++h)
@@ -1108,12 +1110,13 @@ INLINE void score_token(const kvl__device_seq* s, int head, int row, bool is_vis
         }
 #pragma unroll
         for (int h = 0; h < heads; ++h) {
-#line 41 "templates/cuda/float_pages.cuh"
+#line 42 "templates/cuda/float_pages.cuh"
             w->state.scores[first + h][threadIdx.x] = is_visible ? sums[h] : hidden_score();
         }
     }
 }
 
+#line 48 "templates/cuda/float_pages.cuh"
 // Values of the strip's rows [begin, end) join the outputs; rows are counted from its first.
 INLINE void add_values(const kvl__device_seq* s, int head, int strip, int begin, int end,
                        const workspace* w, outputs* o)
@@ -1147,9 +1150,10 @@ INLINE void attend_pages(const kvl__device_attend& a, const kvl__device_seq* s, 
 #pragma unroll 1
     for (int strip = begin / 16 * 16; strip < end; strip += strip_rows) {
         const int row = strip + threadIdx.x;
+#line 85 "templates/cuda/float_pages.cuh"
         score_token(s, head, row, row >= begin && row < end,
                     (int)(row + a.windows.sink_len - position), q, w);
-#line 84 "templates/cuda/float_pages.cuh"
+#line 91 "templates/cuda/float_pages.cuh"
         softmax_add(&w->state, strip_rows, a.soft_cap);
         shrink_outputs(w->state, o);
         add_values(s, head, strip, most_of(0, begin - strip), least_of(strip_rows, end - strip), w,

@@ -50,7 +50,7 @@ typedef unsigned long long uintptr_t;
 #endif
 
 enum {
-    KVL__DEVICE_ABI = 2,
+    KVL__DEVICE_ABI = 3,
     KVL__CTA_THREADS = 128,
     KVL__BATCH = 64                // sequences or query rows of one launch
 };
@@ -77,7 +77,8 @@ typedef struct kvl__device_rows {
 
 // Where the rows of a layer are.
 typedef struct kvl__device_windows {
-    int32_t num_kv_heads, sink_len, recent_len, chunk_len, ring_rows, pad;
+    int32_t  num_kv_heads, sink_len, recent_len, chunk_len, ring_rows, pad;
+    uint64_t turns;                        // const double* [2 + dim / 2] of keys before RoPE, or 0
 } kvl__device_windows;
 
 // num_rows rows of the caller, from first_row on, that join a sequence.
@@ -647,7 +648,7 @@ INLINE float k_read_value(const unsigned char* page, int row, int channel, uint3
 #line 342 "templates/cuda/codec.cuh"
 }
 
-#line 27 "templates/cuda/program.cu"
+#line 24 "templates/cuda/program.cu"
 #line 1 "templates/cuda/transform.cuh"
 // transform.cuh -- rows into the basis of the keys' codec, and out of it.
 //
@@ -694,9 +695,10 @@ typedef struct k_unit {
     int32_t         ring_rows, sink_len;
     unsigned char*  page;
     const float*    record;
+#line 24 "templates/cuda/encode_rows.cu"
 } k_unit;
 
-#line 51 "templates/cuda/encode_rows.cu"
+#line 54 "templates/cuda/encode_rows.cu"
 // Rows [from, from + rows) of the page in the codec's basis; of them [first, end) are read.
 template <int rows>
 INLINE void k_load_rows(const k_unit& u, int from, int first, int end, float* x)
@@ -708,11 +710,11 @@ INLINE void k_load_rows(const k_unit& u, int from, int first, int end, float* x)
         float value = 0.0f;
         if (row >= first && row < end)
             value = f32_of_row(u.ring[(u.row + row) % u.ring_rows * (int64_t)k_dim + channel]);
-#line 73 "templates/cuda/encode_rows.cu"
+#line 87 "templates/cuda/encode_rows.cu"
         x[i / k_dim * k_row_stride + channel] = value;
     }
     k_to_basis<rows>(x, k_row_stride, u.record);
-#line 85 "templates/cuda/encode_rows.cu"
+#line 99 "templates/cuda/encode_rows.cu"
 }
 
 INLINE void k_load_tile(const k_unit& u, int tile, int first, int end, float* x)
@@ -731,14 +733,14 @@ INLINE void k_put_cells(const k_unit& u, int tile, int first, int end, const flo
         const bool write = item < channels;
         uint32_t q[16];
         for (int i = 0; i < 16; ++i) q[i] = 0;
-#line 104 "templates/cuda/encode_rows.cu"
+#line 118 "templates/cuda/encode_rows.cu"
         unsigned char* cell = u.page + k_cell_at(tile, write ? at : 0);
-#line 108 "templates/cuda/encode_rows.cu"
+#line 122 "templates/cuda/encode_rows.cu"
         if (write && !whole) k_get_codes(cell, lane, q);
         for (int i = 0; i < 16; ++i) {
-#line 111 "templates/cuda/encode_rows.cu"
+#line 125 "templates/cuda/encode_rows.cu"
             const int row = lane, place = item / 16 * 16 + i;
-#line 115 "templates/cuda/encode_rows.cu"
+#line 129 "templates/cuda/encode_rows.cu"
             if (write && tile * 16 + row >= first && tile * 16 + row < end)
                 q[i] = bits_of(x[row * stride + place]);
         }
@@ -751,23 +753,23 @@ INLINE void k_put_tile(const k_unit& u, int tile, int first, int end, const floa
     k_put_cells(u, tile, first, end, x, k_row_stride, 0, k_dim);
 }
 
-#line 214 "templates/cuda/encode_rows.cu"
+#line 228 "templates/cuda/encode_rows.cu"
 // Channels of a thread: with a search, whose candidates take many registers, one at a time.
-#line 219 "templates/cuda/encode_rows.cu"
+#line 233 "templates/cuda/encode_rows.cu"
 enum { k_each = 1, k_last_pass = 1 };
 
 // What a thread knows of its channels: statistics, pair and grid, and the candidates of a search.
 typedef struct k_channels {
     k_grid grids[1];
     k_pair pairs[1];
-#line 226 "templates/cuda/encode_rows.cu"
+#line 240 "templates/cuda/encode_rows.cu"
     float los[1];
-#line 226 "templates/cuda/encode_rows.cu"
+#line 240 "templates/cuda/encode_rows.cu"
     float his[1];
-#line 232 "templates/cuda/encode_rows.cu"
+#line 246 "templates/cuda/encode_rows.cu"
 } k_channels;
 
-#line 284 "templates/cuda/encode_rows.cu"
+#line 298 "templates/cuda/encode_rows.cu"
 // A value of channel i passes, in the last pass to become its code.
 INLINE void k_pass_value(k_channels* w, int pass, int i, bool is_first, float* at)
 {
@@ -775,33 +777,33 @@ INLINE void k_pass_value(k_channels* w, int pass, int i, bool is_first, float* a
     if (pass == k_last_pass) {
         *at = float_of(k_code_of(value, w->grids[i]));
     } else if (pass == 0) {
-#line 292 "templates/cuda/encode_rows.cu"
+#line 306 "templates/cuda/encode_rows.cu"
         {
             const float x = value;
             float& lo = w->los[i];
             if (is_first) lo = x;
             else lo = x < lo ? x : lo;
         }
-#line 292 "templates/cuda/encode_rows.cu"
+#line 306 "templates/cuda/encode_rows.cu"
         {
             const float x = value;
             float& hi = w->his[i];
             if (is_first) hi = x;
             else hi = x > hi ? x : hi;
         }
-#line 307 "templates/cuda/encode_rows.cu"
+#line 321 "templates/cuda/encode_rows.cu"
     }
 }
 
 INLINE void k_end_pass(k_channels* w, int pass)
 {
     if (pass == 0) {
-#line 314 "templates/cuda/encode_rows.cu"
+#line 328 "templates/cuda/encode_rows.cu"
 #pragma unroll
         for (int i = 0; i < 1; ++i)
             w->grids[i] = k_fit_grid(&w->pairs[i], -1, w->los[i], w->his[i]);
     }
-#line 324 "templates/cuda/encode_rows.cu"
+#line 338 "templates/cuda/encode_rows.cu"
 }
 
 // Groups along tokens: group_size rows at once, each channel from `from` on with a grid of its own.
@@ -810,14 +812,14 @@ INLINE void k_end_pass(k_channels* w, int pass)
 INLINE void k_encode_group(const k_unit& u, int first, int end, float* x, int from)
 {
     k_channels w;
-#line 333 "templates/cuda/encode_rows.cu"
+#line 347 "templates/cuda/encode_rows.cu"
     for (int i = 0; i < 1; ++i) w.los[i] = 0.0f;    // of threads without any
-#line 333 "templates/cuda/encode_rows.cu"
+#line 347 "templates/cuda/encode_rows.cu"
     for (int i = 0; i < 1; ++i) w.his[i] = 0.0f;    // of threads without any
-#line 335 "templates/cuda/encode_rows.cu"
+#line 349 "templates/cuda/encode_rows.cu"
 #pragma unroll 1
     for (int pass = 0; pass <= k_last_pass; ++pass) {
-#line 340 "templates/cuda/encode_rows.cu"
+#line 354 "templates/cuda/encode_rows.cu"
 #pragma unroll 1
         for (int tile = first / 16; tile * 16 < end; ++tile) {
             const int begin = tile * 16 < first ? first - tile * 16 : 0;
@@ -834,7 +836,7 @@ INLINE void k_encode_group(const k_unit& u, int first, int end, float* x, int fr
             }
             if (pass < k_last_pass) continue;
             __syncthreads();
-#line 357 "templates/cuda/encode_rows.cu"
+#line 371 "templates/cuda/encode_rows.cu"
             k_put_cells(u, tile, first, end, x + from, k_row_stride, from,
                         64);
         }
@@ -854,12 +856,12 @@ INLINE void k_encode_unit(const k_unit& u, int first, int end)
     enum { group_size = 32 };
     __shared__ float x[16 * k_row_stride];
     for (int row = first; row < end; row += group_size) {
-#line 381 "templates/cuda/encode_rows.cu"
+#line 395 "templates/cuda/encode_rows.cu"
         k_encode_group(u, row, row + group_size, x, 0);
-#line 383 "templates/cuda/encode_rows.cu"
+#line 397 "templates/cuda/encode_rows.cu"
     }
 }
-#line 386 "templates/cuda/encode_rows.cu"
+#line 400 "templates/cuda/encode_rows.cu"
 
 KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -879,6 +881,7 @@ KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
     u.sink_len = a.windows.sink_len;
     u.page = page_at(s, page, head, 0);
     u.record = record_of(a.tables, a.table_floats, 0, head);
+#line 422 "templates/cuda/encode_rows.cu"
     k_encode_unit(u, first - u.row, end - u.row);
 }
 

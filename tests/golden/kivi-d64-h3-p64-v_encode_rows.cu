@@ -50,7 +50,7 @@ typedef unsigned long long uintptr_t;
 #endif
 
 enum {
-    KVL__DEVICE_ABI = 2,
+    KVL__DEVICE_ABI = 3,
     KVL__CTA_THREADS = 128,
     KVL__BATCH = 64                // sequences or query rows of one launch
 };
@@ -77,7 +77,8 @@ typedef struct kvl__device_rows {
 
 // Where the rows of a layer are.
 typedef struct kvl__device_windows {
-    int32_t num_kv_heads, sink_len, recent_len, chunk_len, ring_rows, pad;
+    int32_t  num_kv_heads, sink_len, recent_len, chunk_len, ring_rows, pad;
+    uint64_t turns;                        // const double* [2 + dim / 2] of keys before RoPE, or 0
 } kvl__device_windows;
 
 // num_rows rows of the caller, from first_row on, that join a sequence.
@@ -647,7 +648,7 @@ INLINE float v_read_value(const unsigned char* page, int row, int channel, uint3
 #line 342 "templates/cuda/codec.cuh"
 }
 
-#line 27 "templates/cuda/program.cu"
+#line 24 "templates/cuda/program.cu"
 #line 1 "templates/cuda/transform.cuh"
 // transform.cuh -- rows into the basis of the values' codec, and out of it.
 //
@@ -694,9 +695,10 @@ typedef struct v_unit {
     int32_t         ring_rows, sink_len;
     unsigned char*  page;
     const float*    record;
+#line 24 "templates/cuda/encode_rows.cu"
 } v_unit;
 
-#line 51 "templates/cuda/encode_rows.cu"
+#line 54 "templates/cuda/encode_rows.cu"
 // Rows [from, from + rows) of the page in the codec's basis; of them [first, end) are read.
 template <int rows>
 INLINE void v_load_rows(const v_unit& u, int from, int first, int end, float* x)
@@ -708,11 +710,11 @@ INLINE void v_load_rows(const v_unit& u, int from, int first, int end, float* x)
         float value = 0.0f;
         if (row >= first && row < end)
             value = f32_of_row(u.ring[(u.row + row) % u.ring_rows * (int64_t)v_dim + channel]);
-#line 73 "templates/cuda/encode_rows.cu"
+#line 87 "templates/cuda/encode_rows.cu"
         x[i / v_dim * v_row_stride + channel] = value;
     }
     v_to_basis<rows>(x, v_row_stride, u.record);
-#line 85 "templates/cuda/encode_rows.cu"
+#line 99 "templates/cuda/encode_rows.cu"
 }
 
 INLINE void v_load_tile(const v_unit& u, int tile, int first, int end, float* x)
@@ -731,14 +733,14 @@ INLINE void v_put_cells(const v_unit& u, int tile, int first, int end, const flo
         const bool write = item < channels;
         uint32_t q[16];
         for (int i = 0; i < 16; ++i) q[i] = 0;
-#line 106 "templates/cuda/encode_rows.cu"
+#line 120 "templates/cuda/encode_rows.cu"
         unsigned char* cell = u.page + v_cell_at(write ? at : 0, tile);
-#line 108 "templates/cuda/encode_rows.cu"
+#line 122 "templates/cuda/encode_rows.cu"
         if (write && !whole) v_get_codes(cell, lane, q);
         for (int i = 0; i < 16; ++i) {
-#line 113 "templates/cuda/encode_rows.cu"
+#line 127 "templates/cuda/encode_rows.cu"
             const int row = i, place = item;
-#line 115 "templates/cuda/encode_rows.cu"
+#line 129 "templates/cuda/encode_rows.cu"
             if (write && tile * 16 + row >= first && tile * 16 + row < end)
                 q[i] = bits_of(x[row * stride + place]);
         }
@@ -751,7 +753,7 @@ INLINE void v_put_tile(const v_unit& u, int tile, int first, int end, const floa
     v_put_cells(u, tile, first, end, x, v_row_stride, 0, v_dim);
 }
 
-#line 176 "templates/cuda/encode_rows.cu"
+#line 190 "templates/cuda/encode_rows.cu"
 // Groups along the channels of a row.  A thread has one group of one row.
 INLINE void v_encode_unit(const v_unit& u, int first, int end)
 {
@@ -763,26 +765,26 @@ INLINE void v_encode_unit(const v_unit& u, int first, int end)
             const int row = tile * 16 + item % 16, channel = item / 16 * group_size;
             if (row < first || row >= end) continue;
             float* of = x + item % 16 * v_row_stride + channel;
-#line 188 "templates/cuda/encode_rows.cu"
+#line 202 "templates/cuda/encode_rows.cu"
             float lo;
-#line 188 "templates/cuda/encode_rows.cu"
+#line 202 "templates/cuda/encode_rows.cu"
             float hi;
-#line 190 "templates/cuda/encode_rows.cu"
+#line 204 "templates/cuda/encode_rows.cu"
             {
                 const float x = of[0];
-#line 193 "templates/cuda/encode_rows.cu"
+#line 207 "templates/cuda/encode_rows.cu"
                 lo = x;
-#line 193 "templates/cuda/encode_rows.cu"
+#line 207 "templates/cuda/encode_rows.cu"
                 hi = x;
-#line 195 "templates/cuda/encode_rows.cu"
+#line 209 "templates/cuda/encode_rows.cu"
             }
             for (int i = 1; i < group_size; ++i) {
                 const float x = of[i];
-#line 199 "templates/cuda/encode_rows.cu"
+#line 213 "templates/cuda/encode_rows.cu"
                 lo = x < lo ? x : lo;
-#line 199 "templates/cuda/encode_rows.cu"
+#line 213 "templates/cuda/encode_rows.cu"
                 hi = x > hi ? x : hi;
-#line 201 "templates/cuda/encode_rows.cu"
+#line 215 "templates/cuda/encode_rows.cu"
             }
             const int group = v_group(row, channel);
             v_pair pair;
@@ -794,7 +796,7 @@ INLINE void v_encode_unit(const v_unit& u, int first, int end)
         v_put_tile(u, tile, first, end, x);
     }
 }
-#line 386 "templates/cuda/encode_rows.cu"
+#line 400 "templates/cuda/encode_rows.cu"
 
 KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -814,6 +816,7 @@ KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
     u.sink_len = a.windows.sink_len;
     u.page = page_at(s, page, head, 1);
     u.record = record_of(a.tables, a.table_floats, 1, head);
+#line 422 "templates/cuda/encode_rows.cu"
     v_encode_unit(u, first - u.row, end - u.row);
 }
 

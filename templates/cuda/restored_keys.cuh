@@ -1,0 +1,139 @@
+// restored_keys.cuh -- scores of keys that are stored before RoPE: gen/parts/pre_rope.lua.
+//
+// A key is restored to the original basis and turned to its position; the query stays as it is.
+//% local n, dim = codec.read_words, codec.head_dim
+//% local each = (dim + 127) // 128
+//% local visible = "row + i % 16 >= begin && row + i % 16 < end"
+
+enum { $(s "restored_stride") = $(dim + 1) };
+
+// 16 rows [16, restored_stride] in their basis, of a page from row `at` on: those that are not
+// visible are zeros.  choices [16]: their bases, where they have several.
+INLINE void $(s "read_rows")(const unsigned char* page, int at, int row, int begin, int end,
+                        uint32_t* choices, float* x)
+{
+    __syncthreads();
+    for (int i = threadIdx.x; i < $(16 * dim // n); i += cta_threads) {
+        float values[$(n)];
+        for (int k = 0; k < $(n); ++k) values[k] = 0.0f;
+        if ($(visible)) $(s "read_words")(page, at + i % 16, i / 16 * $(n), values);
+        for (int k = 0; k < $(n); ++k)
+            x[i % 16 * $(s "restored_stride") + i / 16 * $(n) + k] = values[k];
+    }
+    //% if codec.flagged then
+    for (int i = threadIdx.x; i < 16; i += cta_threads)
+        choices[i] = $(visible) ? $(s "read_choice")(page, at + i) : 0;
+    //% end
+    __syncthreads();
+}
+
+//% if codec.dense then
+// x = query matrix [dim, dim] times x, of 16 rows.  A thread has a channel of all rows.
+INLINE void $(s "rows_from_dense")(float* x, const float* matrix)
+{
+    float sums[$(each)][16];
+    for (int k = 0; k < $(each); ++k) {
+        const int channel = k * cta_threads + threadIdx.x;
+        for (int row = 0; row < 16; ++row) sums[k][row] = 0.0f;
+#pragma unroll 1
+        for (int i = 0; i < $(dim) && channel < $(dim); ++i) {
+            const float m = matrix[channel * $(dim) + i];
+            for (int row = 0; row < 16; ++row)
+                sums[k][row] = mul_add(m, x[row * $(s "restored_stride") + i], sums[k][row]);
+        }
+    }
+    __syncthreads();
+    for (int k = 0; k < $(each); ++k) {
+        const int channel = k * cta_threads + threadIdx.x;
+        for (int row = 0; row < 16 && channel < $(dim); ++row)
+            x[row * $(s "restored_stride") + channel] = sums[k][row];
+    }
+    __syncthreads();
+}
+
+//% end
+// The rows out of their bases.
+INLINE void $(s "restore_rows_16")(const float* record, const uint32_t* choices, float* x)
+{
+    //% if codec.base then
+    for (int i = threadIdx.x; i < $(16 * dim); i += cta_threads)
+        x[i / $(dim) * $(s "restored_stride") + i % $(dim)] *=
+            record[$(codec.table_at(codec.base)) + i % $(dim)];
+    __syncthreads();
+    //% end
+    //% if codec.dense then
+    $(s "rows_from_dense")(x, record + $(codec.table_at(codec.dense.query)));
+    //% elseif codec.flagged then
+    $(s "rotate")(x, 16, $(s "restored_stride"), choices, 1, 6u);
+    //% else
+    $(s "to_basis")<16>(x, $(s "restored_stride"), record);
+    //% end
+    //% if codec.shift then
+    for (int i = threadIdx.x; i < $(16 * dim); i += cta_threads)
+        x[i / $(dim) * $(s "restored_stride") + i % $(dim)] +=
+            record[$(codec.table_at(codec.shift.subtract)) + i % $(dim)];
+    __syncthreads();
+    //% end
+}
+
+// Angles of pairs as parts of 2^64 of a turn.
+INLINE void $(s "load_angles")(const double* turns, uint64_t* angles)
+{
+    for (int i = threadIdx.x; i < $(dim // 2); i += cta_threads) {
+        double part = turns[1 + i] * 0.15915494309189533577;
+        part -= (double)(int64_t)part;
+        angles[i] = (uint64_t)((part < 0.0 ? part + 1.0 : part) * 0x1p64);
+    }
+}
+
+// The scores of one row, which eight threads share, by all queries q [num_heads, dim].
+INLINE void $(s "score_restored")(const float* x, const double* turns, const uint64_t* angles,
+                             uint32_t position, const float* q, float* sums)
+{
+    const int dims = (int)turns[$(1 + dim // 2)];
+    const bool halves = turns[0] != 0.0;
+    for (int h = 0; h < num_heads; ++h) sums[h] = 0.0f;
+#pragma unroll 1
+    for (int i = threadIdx.x % 8; i < $(dim // 2); i += 8) {
+        const bool turning = 2 * i < dims;
+        const int a = turning && halves ? i : 2 * i;
+        const int b = turning && halves ? i + dims / 2 : 2 * i + 1;
+        float s = 0.0f, c = 1.0f;
+        if (turning) $(s "turn_of")((uint32_t)(angles[i] * position >> 32), &s, &c);
+        const float first = x[a] * c - x[b] * s, second = x[b] * c + x[a] * s;
+#pragma unroll
+        for (int h = 0; h < num_heads; ++h) {
+            const float* of = q + h * $(dim);
+            sums[h] = mul_add(of[a], first, mul_add(of[b], second, sums[h]));
+        }
+    }
+    for (int h = 0; h < num_heads; ++h)
+        for (int d = 1; d < 8; d *= 2) sums[h] += __shfl_xor_sync(0xffffffffu, sums[h], d);
+}
+
+// Scores [num_heads, cta_threads] of a strip's rows [begin, end).
+INLINE void $(s "score_strip")(const kvl__device_attend& a, const kvl__device_seq* s, int head,
+                          int strip, int begin, int end, const float* q,
+                          float (*scores)[cta_threads])
+{
+    __shared__ float x[16 * $(s "restored_stride")];
+    __shared__ uint64_t angles[$(dim // 2)];
+    __shared__ uint32_t choices[16];
+    const double* turns = (const double*)a.windows.turns;
+    const int own = threadIdx.x / 8;
+    float sums[num_heads];
+    $(s "load_angles")(turns, angles);
+#pragma unroll 1
+    for (int h = 0; h < num_heads; ++h)
+        scores[h][threadIdx.x] = -__int_as_float(0x7f800000);
+#pragma unroll 1
+    for (int row = strip; row < end && row < strip + cta_threads; row += 16) {
+        const unsigned char* page = page_at(s, row / page_size, head, $(codec.is_key and 0 or 1));
+        $(s "read_rows")(page, row % page_size, row, begin, end, choices, x);
+        $(s "restore_rows_16")(record_of(a.tables, a.table_floats, 0, head), choices, x);
+        $(s "score_restored")(x + own * $(s "restored_stride"), turns, angles,
+                         (uint32_t)(row + own + a.windows.sink_len), q, sums);
+        if (threadIdx.x % 8 != 0 || row + own < begin || row + own >= end) continue;
+        for (int h = 0; h < num_heads; ++h) scores[h][row - strip + own] = sums[h];
+    }
+}
