@@ -268,6 +268,7 @@ local function add_bases(d, c, parts, config)
     -- Keys that are turned when they are read, have slots or a calibrated book: the runtime scores
     -- them, restored.
     d.restored = d.is_key and is_restored(c, parts)
+    d.unrotated = parts.place and parts.place.unrotated
     d.slots = parts.extra and c.extra_number or 0
     d.calibrated_book = parts.levels.calibrated or false
     d.shift = not d.by_position and parts.shift or nil
