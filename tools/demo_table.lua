@@ -1,9 +1,9 @@
 -- demo_table.lua -- runs of decode as a small table, from what `decode --json` writes.
 --
---     lua5.4 tools/demo_table.lua PLAIN.json PACKED.json FOLLOWED.json
+--     lua5.4 tools/demo_table.lua PLAIN.json [PACKED.json FOLLOWED.json ...]
 --
--- FOLLOWED is the packed cache along PLAIN's text.  Free texts part at the first close decision and
--- cannot be compared token by token after it.
+-- FOLLOWED is the packed cache before it along PLAIN's text.  Free texts part at the first close
+-- decision and cannot be compared token by token after it.
 
 local function read(path)
     local file = assert(io.open(path, "rb"))
@@ -28,24 +28,33 @@ local function bytes(n)
     return ("%.1f kB"):format(n / 1024)
 end
 
-local function main(plain, packed, followed)
-    if not followed then
-        error("usage: demo_table.lua PLAIN.json PACKED.json FOLLOWED.json", 0)
+local ROW = "%-10s %12s %14s %12s %10s %16s"
+
+local function print_row(run, followed)
+    local agree = "-"
+    if followed then
+        agree = ("%d of %d"):format(followed.number("agreed_tokens"),
+                                    followed.number("followed_tokens"))
     end
-    local runs, lead = { read(plain), read(packed) }, read(followed)
-    local row = "%-10s %12s %14s %12s %10s"
-    print(row:format("cache", "bits a value", "cache bytes", "of f16 rows", "tokens/s"))
-    for _, run in ipairs(runs) do
-        local share = 100 * run.number("cache_bytes") / run.number("cache_f16_bytes")
-        print(row:format(run.string("cache"):match("^[^:]*"),
-                         ("%.2f"):format(run.number("bits_per_value")),
-                         bytes(run.number("cache_bytes")), ("%.0f %%"):format(share),
-                         ("%.1f"):format(run.number("tokens_per_second"))))
-    end
-    print("Cache bytes are all that is allocated; 16-bit windows and tables weigh at this length.")
-    print(("Agreement: along the f16 text both choose the same next token, %d of %d (%.1f %%).")
-        :format(lead.number("agreed_tokens"), lead.number("followed_tokens"),
-                100 * lead.number("agreed_tokens") / lead.number("followed_tokens")))
+    print(ROW:format(run.string("cache"):match("^[^:]*"),
+                     ("%.2f"):format(run.number("bits_per_value")),
+                     bytes(run.number("cache_bytes")),
+                     ("%.0f %%"):format(100 * run.number("cache_bytes") /
+                                        run.number("cache_f16_bytes")),
+                     ("%.1f"):format(run.number("tokens_per_second")), agree))
 end
 
-main(arg[1], arg[2], arg[3])
+local function main(plain, ...)
+    local files = { ... }
+    if not plain or #files % 2 ~= 0 then
+        error("usage: demo_table.lua PLAIN.json [PACKED.json FOLLOWED.json ...]", 0)
+    end
+    print(ROW:format("cache", "bits a value", "cache bytes", "of f16 rows", "tokens/s",
+                     "same next token"))
+    print_row(read(plain))
+    for i = 1, #files, 2 do print_row(read(files[i]), read(files[i + 1])) end
+    print("Cache bytes are all that is allocated; 16-bit windows and tables weigh at this length.")
+    print("Same next token: along the text of f16.")
+end
+
+main(...)
