@@ -310,7 +310,7 @@ KVL__FN kvl_status kvl__derive_fail(const kvl_derive_args* a, const char* what)
     return KVL_BAD_ARGUMENT;
 }
 
-// Whether the table is of keys before RoPE; a sensitivity is of the output.
+// Whether the table is of keys before RoPE; losses are of the output.
 KVL__FN int kvl__derives_unrotated(const kvl_derive_args* a)
 {
     return !a->is_value && a->codec && strcmp(a->stage, "bits") != 0 &&
@@ -632,26 +632,24 @@ KVL__FN kvl_status kvl__derive_layer(kvl_calibration* cal, const kvl_derive_desc
 
 // BITS OF LAYERS
 //
-// bits=auto: a table `sensitivity` [1] of each layer and side, the same in all heads, says what
-// the output loses with that side of that layer alone at 2 bits.  Losses add up, and fall with the
-// bits as they do for rows in a flat basis that are rounded with feedback (docs/transforms.md):
-//
-//     sum over layers and sides of sensitivity f(bits)     f(2) = 1
-//
-// From the fewest bits on, the bit that takes most off for its place is given, until no other fits
-// the budget.
+// bits=auto: a table `bit_losses` [2] of each layer and side, the same in all heads, says what the
+// output loses with that side of that layer alone at 1 bit and at 2.  Losses add up; beyond 2 bits
+// they fall as they do for rows in a flat basis that are rounded with feedback
+// (docs/transforms.md), and by how much a second bit helps, layers differ.  From the fewest bits
+// on, the bit that takes most off for its place is given, until no other fits the budget.
 
 typedef struct kvl__bits_item {
-    double  sensitivity;
+    double  losses[2];
     double  values;                    // of a row: head_dim times KV heads
     int32_t bits;
     const kvl__codec* codec;
 } kvl__bits_item;
 
-KVL__FN double kvl__loss_of_bits(int is_value, int bits)
+KVL__FN double kvl__loss_of_bits(const kvl__bits_item* item, int is_value, int bits)
 {
-    static const double losses[2][5] = { { 0, 4.5, 1, 0.27, 0.075 }, { 0, 9, 1, 0.25, 0.07 } };
-    double loss = losses[is_value][bits < 4 ? bits : 4];
+    static const double shares[2][5] = { { 0, 0, 1, 0.27, 0.075 }, { 0, 0, 1, 0.25, 0.07 } };
+    if (bits == 1) return item->losses[0];
+    double loss = item->losses[1] * shares[is_value][bits < 4 ? bits : 4];
     for (int b = 4; b < bits; ++b) loss *= 0.26;
     return loss;
 }
@@ -681,8 +679,8 @@ KVL__FN void kvl__bits_allocate(kvl__bits_item* items, int num, double budget)
             const int more = items[i].codec ? kvl__more_bits(items[i].codec, items[i].bits) : 0;
             const double cost = items[i].values * (more - items[i].bits);
             if (!more || cost > left + 1e-6) continue;
-            const double gain = items[i].sensitivity *
-                (kvl__loss_of_bits(i & 1, items[i].bits) - kvl__loss_of_bits(i & 1, more)) / cost;
+            const double gain = (kvl__loss_of_bits(&items[i], i & 1, items[i].bits) -
+                                 kvl__loss_of_bits(&items[i], i & 1, more)) / cost;
             if (gain > most) {
                 most = gain;
                 best = i;
@@ -695,10 +693,10 @@ KVL__FN void kvl__bits_allocate(kvl__bits_item* items, int num, double budget)
     }
 }
 
-// Sets *item from the sensitivity of a side, which is made where it is not there.
-KVL__FN kvl_status kvl__derive_sensitivity(kvl_calibration* cal, const kvl_derive_desc* desc,
-                                           kvl_derive_args* a, const kvl__config* config,
-                                           kvl__bits_item* item)
+// Sets *item from the losses of a side, which are made where they are not there.
+KVL__FN kvl_status kvl__derive_bit_losses(kvl_calibration* cal, const kvl_derive_desc* desc,
+                                          kvl_derive_args* a, const kvl__config* config,
+                                          kvl__bits_item* item)
 {
     char text[KVL__SIDE_BYTES];
     kvl__wanted_table w;
@@ -706,18 +704,22 @@ KVL__FN kvl_status kvl__derive_sensitivity(kvl_calibration* cal, const kvl_deriv
     a->stage = "bits";
     a->word = "auto";
     a->number = config->auto_bits;
-    a->table = "sensitivity";
+    a->table = "bit_losses";
     a->rank = 1;
     a->side = text;
-    a->shape[0] = 1;
-    kvl__sensitivity_want(config, a->layer, a->is_value, &w);
+    a->shape[0] = 2;
+    kvl__bit_losses_want(config, a->layer, a->is_value, &w);
     kvl__side_text(&config->side[a->is_value], text, sizeof text);
     KVL__TRY(kvl__derive_table(cal, desc, a, &w));
     KVL__TRY(kvl__calibration_table(cal->ctx, &cal->source, &w, &found));
-    KVL__REQUIRE(cal->ctx, found && kvl__is_finite(*found) && *found >= 0, KVL_BAD_ARGUMENT,
-                 "layer %d: %s = %g: must be finite and not negative", a->layer, w.name,
-                 found ? (double)*found : 0.0);
-    item->sensitivity = (double)*found;
+    for (int i = 0; i < 2; ++i) {
+        KVL__REQUIRE(cal->ctx, found && kvl__is_finite(found[i]) && found[i] >= 0,
+                     KVL_BAD_ARGUMENT, "layer %d: %s = %g: must be finite and not negative",
+                     a->layer, w.name, found ? (double)found[i] : 0.0);
+        item->losses[i] = (double)found[i];
+    }
+    // What is measured has noise; a bit never harms.
+    if (item->losses[0] < item->losses[1]) item->losses[0] = item->losses[1];
     item->values = (double)config->side[a->is_value].head_dim * config->num_kv_heads;
     item->codec = &config->side[a->is_value];
     return KVL_OK;
@@ -749,7 +751,7 @@ KVL__FN kvl_status kvl__derive_bits(kvl_calibration* cal, const kvl_derive_desc*
             a.is_value = side;
             a.head_dim = c->side[side].head_dim;
             a.codec = &c->side[side];
-            KVL__TRY(kvl__derive_sensitivity(cal, desc, &a, c, &items[2 * i + side]));
+            KVL__TRY(kvl__derive_bit_losses(cal, desc, &a, c, &items[2 * i + side]));
         }
     }
     kvl__bits_allocate(items, 2 * num_layers, budget / 1000.0);

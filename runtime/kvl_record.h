@@ -182,7 +182,7 @@ KVL__FN kvl_status kvl__table_missing(kvl_context* ctx, const kvl__config* confi
 // BITS THAT A CALIBRATION CHOOSES
 //
 // bits=auto reads a table `bits` [1] of each side: whole numbers, one for all heads of a layer.
-// They were chosen by `sensitivity` [1]: what the side loses alone.  That depends on its own
+// They were chosen by `bit_losses` [2]: what the side loses alone.  That depends on its own
 // composition and on the windows, and the choice on the budget and both compositions; all of it is
 // part of the tables' names.
 
@@ -210,10 +210,11 @@ KVL__FN void kvl__choice_add_side(const kvl__codec* codec, kvl__wanted_table* w)
     kvl__append_text(w->name, sizeof w->name, "%s", text + 2);
 }
 
-KVL__FN void kvl__sensitivity_want(const kvl__config* config, int layer, int side,
-                                   kvl__wanted_table* w)
+KVL__FN void kvl__bit_losses_want(const kvl__config* config, int layer, int side,
+                                  kvl__wanted_table* w)
 {
-    kvl__choice_want(config, layer, side, "sensitivity", w);
+    kvl__choice_want(config, layer, side, "bit_losses", w);
+    w->shape[0] = 2;
     kvl__choice_add_side(&config->side[side], w);
 }
 

@@ -481,7 +481,7 @@ Test(calibrate, chooses_bits_of_layers)
 }
 
 // Breaks when --resume measures what the file has, or takes what is of another composition.
-Test(calibrate, resume_keeps_sensitivities)
+Test(calibrate, resume_keeps_losses_of_layers)
 {
     files f = make_files();
     char spec[] = "kivi:bits=auto:2.75,g16", other[] = "kivi:bits=auto:3.25,g16";
@@ -489,16 +489,16 @@ Test(calibrate, resume_keeps_sensitivities)
     char* specs[] = { spec };
     calibrate_options o = options_for(&f, specs, 1);
     char* said = run_heard(&o, &f);
-    cr_expect_eq(count_of(said, "sensitivities of layers are kept"), 0, "%s", said);
+    cr_expect_eq(count_of(said, "losses of layers are kept"), 0, "%s", said);
     free(said);
     o.resume = true;
     specs[0] = other;
     said = run_heard(&o, &f);
-    cr_expect_eq(count_of(said, "sensitivities of layers are kept"), 1, "%s", said);
+    cr_expect_eq(count_of(said, "losses of layers are kept"), 1, "%s", said);
     free(said);
     specs[0] = third;
     said = run_heard(&o, &f);
-    cr_expect_eq(count_of(said, "sensitivities of layers are kept"), 1, "%s", said);
+    cr_expect_eq(count_of(said, "losses of layers are kept"), 1, "%s", said);
     free(said);
     remove_files(&f);
 }

@@ -136,7 +136,7 @@ static int measure_all(measurement* m, double* losses)
     if (pass(m, ALL, 0) != 0) { return 1; }
     for (int i = 0; i < total; i++) {
         if (m->d->tick != NULL && m->d->tick(m->d->user, i, total)) {
-            return fail(m, "interrupted while sensitivities were measured");
+            return fail(m, "interrupted while losses of layers were measured");
         }
         losses[i] = 0.0;
         if (m->g->layers[i / 2].num_kv_heads == 0) { continue; }
@@ -171,7 +171,7 @@ int calibrate_bits_measure(const calibrate_bits_desc* desc, double* losses, char
     m.num_positions = desc->count - 1 - m.first;
     if (m.num_positions > room) { m.num_positions = room > 16 ? room : 16; }
     int status = 0;
-    if (desc->count < 64) { status = fail(&m, "sensitivities need a window of 64 tokens"); }
+    if (desc->count < 64) { status = fail(&m, "losses of layers need a window of 64 tokens"); }
     if (status == 0 && kvl_context_create(&cd, &m.ctx) != KVL_OK) {
         status = fail(&m, "%s", m.ctx != NULL ? kvl_context_message(m.ctx) : "out of memory");
     }

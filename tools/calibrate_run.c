@@ -29,7 +29,7 @@ enum {
     MAX_CACHE_ARGS = 64,
     MAX_FOR_BYTES = 3900,        // of the text "for": see kvl_calibration_set_text
     NUM_FACTS = 6,
-    BITS_CONTEXT = 1024,         // the most tokens of the window that sensitivities are measured on
+    BITS_CONTEXT = 1024,         // the most tokens that losses of layers are measured on
     INTERRUPTED = 130
 };
 
@@ -207,11 +207,13 @@ static int read_specs(calibrator* c, const char* text, cache_specs* out)
 
 // BITS OF LAYERS
 
-// Losses of one spec, measured when the first of them is asked for.
+// Losses of one composition, measured when the first of them is asked for.
+enum { MEASURED_BITS = 2 };          // with 1 bit, and with 2
+
 typedef struct measured_bits {
     calibrator* c;
-    char spec[CACHE_SPEC_BYTES];     // with 2 bits
-    double* losses;                  // [num_layers, 2]; NULL: not yet
+    char spec[MEASURED_BITS][CACHE_SPEC_BYTES];    // with these bits; "": the codec has them not
+    double* losses[MEASURED_BITS];   // [num_layers, 2]; NULL: not yet
     bool said;                       // that those of the file are kept
 } measured_bits;
 
@@ -222,71 +224,86 @@ static bool on_bits(void* user, int done, int total)
     return calibrate_interrupted != 0;
 }
 
-static int measure_bits(measured_bits* bits, const kvl_calibration* cal)
+static int measure_bits(measured_bits* bits, int which, const kvl_calibration* cal)
 {
     calibrator* c = bits->c;
     const int64_t context = c->context < BITS_CONTEXT ? c->context : BITS_CONTEXT;
     if (c->text.count == 0) {
-        return fail(c, "sensitivities are measured on the text, which --merge does not run; "
+        return fail(c, "losses of layers are measured on the text, which --merge does not run; "
                     "--resume does");
     }
     // Behind the windows of the statistics where the text is long enough.
     const int64_t after = (c->windows * c->context + context - 1) / context;
     const int64_t windows = eval_text_num_windows(&c->text, context);
     int32_t* ids = malloc((size_t)context * sizeof *ids);
-    bits->losses = calloc(2 * (size_t)model_get_geometry(c->m)->num_layers, sizeof(double));
-    int status = ids != NULL && bits->losses != NULL ? 0 : fail(c, "out of memory");
+    double* losses = calloc(2 * (size_t)model_get_geometry(c->m)->num_layers, sizeof(double));
+    bits->losses[which] = losses;
+    int status = ids != NULL && losses != NULL ? 0 : fail(c, "out of memory");
     if (status == 0) {
         eval_text_window(&c->text, context, after < windows ? after : windows - 1, ids);
-        const calibrate_bits_desc desc = { .m = c->m, .calibration = cal, .spec = bits->spec,
+        const calibrate_bits_desc desc = { .m = c->m, .calibration = cal,
+                                           .spec = bits->spec[which],
                                            .ids = ids, .count = context,
                                            .num_threads = c->o->num_threads, .tick = on_bits,
                                            .user = c };
         eval_progress_start(&c->progress, c->progress.quiet, 1);
-        eval_progress_step(&c->progress, "sensitivities of layers");
-        status = calibrate_bits_measure(&desc, bits->losses, c->message, c->message_bytes);
+        eval_progress_step(&c->progress, which == 0 ? "losses of layers with 1 bit"
+                                                    : "losses of layers with 2 bits");
+        status = calibrate_bits_measure(&desc, losses, c->message, c->message_bytes);
         eval_progress_clear(&c->progress);
     }
     free(ids);
     return status;
 }
 
-static kvl_status derive_sensitivity(const kvl_derive_args* a, float* out)
+// What the file has, measured on the same text beside the same statistics. Returns whether it has.
+static bool keep_losses(measured_bits* bits, const kvl_derive_args* a, float* out)
 {
-    measured_bits* bits = a->user;
+    const calibrator* c = bits->c;
     char name[CACHE_SPEC_BYTES + 16];
     int64_t num = 0;
+    if (c->before == NULL) { return false; }
     snprintf(name, sizeof name, "%s@%s", a->table, a->depends);
-    // What was measured on the same text, beside the same statistics, is not measured again.
-    const float* before =
-        bits->c->before != NULL
-            ? kvl_calibration_table(bits->c->before, a->layer, a->is_value, name, &num) : NULL;
-    if (before != NULL && num == a->num_kv_heads) {
-        if (!bits->said && !bits->c->progress.quiet) {
-            fprintf(stderr, "kvloom-calibrate: %s: its sensitivities of layers are kept\n",
-                    bits->c->o->out);
+    const float* before = kvl_calibration_table(c->before, a->layer, a->is_value, name, &num);
+    if (before == NULL || num != MEASURED_BITS * a->num_kv_heads) { return false; }
+    if (!bits->said && !c->progress.quiet) {
+        fprintf(stderr, "kvloom-calibrate: %s: its losses of layers are kept\n", c->o->out);
+    }
+    bits->said = true;
+    memcpy(out, before, (size_t)num * sizeof *out);
+    return true;
+}
+
+static kvl_status derive_losses(const kvl_derive_args* a, float* out)
+{
+    measured_bits* bits = a->user;
+    if (keep_losses(bits, a, out)) { return KVL_OK; }
+    for (int i = 0; i < MEASURED_BITS; i++) {
+        if (bits->spec[i][0] != 0 && bits->losses[i] == NULL &&
+            measure_bits(bits, i, a->calibration) != 0) {
+            snprintf(a->message, a->message_bytes, "%s", bits->c->message);
+            return KVL_UNSUPPORTED;
         }
-        bits->said = true;
-        memcpy(out, before, (size_t)num * sizeof *out);
-        return KVL_OK;
     }
-    if (bits->losses == NULL && measure_bits(bits, a->calibration) != 0) {
-        snprintf(a->message, a->message_bytes, "%s", bits->c->message);
-        return KVL_UNSUPPORTED;
-    }
+    // A codec without 1 bit is never asked for what it loses there.
+    const int fewest = bits->spec[0][0] != 0 ? 0 : 1;
     for (int h = 0; h < a->num_kv_heads; h++) {
-        out[h] = (float)bits->losses[2 * a->layer + a->is_value];
+        for (int i = 0; i < MEASURED_BITS; i++) {
+            out[MEASURED_BITS * h + i] =
+                (float)bits->losses[i < fewest ? fewest : i][2 * a->layer + a->is_value];
+        }
     }
     return KVL_OK;
 }
 
-// "bits=auto:MEAN" of a canonical spec replaced by 2 bits.
-static void fix_bits(const char* spec, char* out, size_t bytes)
+// "bits=auto:MEAN" of a canonical spec replaced by these bits.
+static void fix_bits(const char* spec, int num_bits, char* out, size_t bytes)
 {
     const char* at = strstr(spec, "bits=auto:");
     const char* rest = at != NULL ? at + strcspn(at, ",") : spec;
-    snprintf(out, bytes, "%.*s%s%s", (int)(at != NULL ? at - spec : 0), spec,
-             at != NULL ? "k2,v2" : "", rest);
+    char fixed[32] = "";
+    if (at != NULL) { snprintf(fixed, sizeof fixed, "k%d,v%d", num_bits, num_bits); }
+    snprintf(out, bytes, "%.*s%s%s", (int)(at != NULL ? at - spec : 0), spec, fixed, rest);
 }
 
 // TABLES
@@ -299,44 +316,83 @@ static int derive_layers(calibrator* c, kvl_calibration* cal, const kvl_statisti
     kvl_derive_desc desc = { .stats = stats, .cache = &cache };
     kvl_derivation all[CALIBRATE_MOST_DERIVATIONS + 1];
     const int num = calibrate_learning_derivations(&c->learn, all);
-    all[num] = (kvl_derivation){ "bits", "auto", "sensitivity", derive_sensitivity, bits };
+    all[num] = (kvl_derivation){ "bits", "auto", "bit_losses", derive_losses, bits };
     desc.derivations = all;
     desc.num_derivations = num + 1;
     return failed(c, kvl_calibration_derive(cal, &desc));
 }
 
-// Tables of the layers' specs. What bits=auto measures needs those of 2 bits.
-static int derive_tables(calibrator* c, kvl_calibration* cal, const kvl_statistics* stats,
-                         kvl_layer_desc* layers)
+// The specs of layers with bits=auto, with these bits; *found: one of them, "" where there is none.
+static int fix_layers(calibrator* c, const kvl_layer_desc* layers, int num_bits,
+                      char (*fixed)[CACHE_SPEC_BYTES], char* found)
+{
+    int status = 0;
+    found[0] = 0;
+    for (int i = 0; i < model_get_geometry(c->m)->num_layers && status == 0; i++) {
+        kvl_layer_info info;
+        if (layers[i].num_kv_heads == 0) { continue; }
+        status = failed(c, kvl_spec_check(c->ctx, &layers[i], &info));
+        fix_bits(info.spec, num_bits, fixed[i], sizeof fixed[i]);
+        if (status != 0 || info.auto_bits <= 0.0) { continue; }
+        if (found[0] != 0 && strcmp(found, fixed[i]) != 0) {
+            status = fail(c, "layer %d: bits=auto in layers of several specs", i);
+        }
+        memcpy(found, fixed[i], sizeof fixed[i]);
+    }
+    return status;
+}
+
+// Whether all layers can have their specs with 1 bit.
+static bool have_one_bit(calibrator* c, const kvl_layer_desc* layers,
+                         char (*fixed)[CACHE_SPEC_BYTES])
+{
+    for (int i = 0; i < model_get_geometry(c->m)->num_layers; i++) {
+        kvl_layer_desc layer = layers[i];
+        kvl_layer_info info;
+        layer.spec = fixed[i];
+        if (layer.num_kv_heads != 0 && kvl_spec_check(c->ctx, &layer, &info) != KVL_OK) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// What bits=auto measures needs the tables of the same specs with 1 bit and with 2.
+static int derive_fixed(calibrator* c, kvl_calibration* cal, const kvl_statistics* stats,
+                        kvl_layer_desc* layers, measured_bits* bits)
 {
     const int num_layers = model_get_geometry(c->m)->num_layers;
-    measured_bits bits = { .c = c };
     const char** specs = malloc((size_t)num_layers * sizeof *specs);
     char (*fixed)[CACHE_SPEC_BYTES] = calloc((size_t)num_layers, sizeof *fixed);
     int status = specs != NULL && fixed != NULL ? 0 : fail(c, "out of memory");
-    bool any = false;
-    for (int i = 0; i < num_layers && status == 0; i++) {
-        kvl_layer_info info;
-        specs[i] = layers[i].spec;
-        if (layers[i].num_kv_heads == 0) { continue; }
-        status = failed(c, kvl_spec_check(c->ctx, &layers[i], &info));
-        fix_bits(info.spec, fixed[i], sizeof fixed[i]);
-        if (status != 0 || info.auto_bits <= 0.0) { continue; }
-        if (any && strcmp(bits.spec, fixed[i]) != 0) {
-            status = fail(c, "layer %d: bits=auto in layers of several specs", i);
+    for (int b = MEASURED_BITS; b > 0 && status == 0; b--) {
+        char* found = bits->spec[b - 1];
+        status = fix_layers(c, layers, b, fixed, found);
+        if (status != 0 || found[0] == 0 || stats == NULL) { break; }
+        if (b == 1 && !have_one_bit(c, layers, fixed)) {
+            found[0] = 0;
+            break;
         }
-        any = true;
-        memcpy(bits.spec, fixed[i], sizeof bits.spec);
-    }
-    if (status == 0 && any && stats != NULL) {
-        for (int i = 0; i < num_layers; i++) { layers[i].spec = fixed[i]; }
-        status = derive_layers(c, cal, stats, layers, &bits);
+        for (int i = 0; i < num_layers; i++) {
+            specs[i] = layers[i].spec;
+            layers[i].spec = fixed[i];
+        }
+        status = derive_layers(c, cal, stats, layers, bits);
         for (int i = 0; i < num_layers; i++) { layers[i].spec = specs[i]; }
     }
-    if (status == 0 && stats != NULL) { status = derive_layers(c, cal, stats, layers, &bits); }
-    free(bits.losses);
     free(fixed);
     free(specs);
+    return status;
+}
+
+// Tables of the layers' specs.
+static int derive_tables(calibrator* c, kvl_calibration* cal, const kvl_statistics* stats,
+                         kvl_layer_desc* layers)
+{
+    measured_bits bits = { .c = c };
+    int status = derive_fixed(c, cal, stats, layers, &bits);
+    if (status == 0 && stats != NULL) { status = derive_layers(c, cal, stats, layers, &bits); }
+    for (int i = 0; i < MEASURED_BITS; i++) { free(bits.losses[i]); }
     return status;
 }
 
