@@ -60,14 +60,6 @@ INLINE void $(s "put_codes")(unsigned char* cell, int lane, const uint32_t* q, b
     //% end
 }
 
-//% if not codec.path then
-// What scales are multiplied with.
-INLINE void $(s "get_levels")(const unsigned char* page, int lane, int word16, uint32_t* q)
-{
-    $(s "get_codes")(page + $(s "cell_at")(lane / 16, word16), lane % 16, q);
-}
-
-//% end
 //% if codec.raw == "none" then
 //% local levels = codec.parts.levels
 //% local offset = levels.offset or meta.offset
@@ -223,8 +215,10 @@ INLINE uint32_t $(s "read_choice")(const unsigned char* page, int row)
 INLINE void $(s "read_words")(const unsigned char* page, int lane, int word, float* x)
 {
     uint32_t q[$(n)];
-    //% if n == 16 then
+    //% if codec.path then
     $(s "get_levels")(page, lane, word / 16, q);
+    //% elseif n == 16 then
+    $(s "get_codes")(page + $(s "cell_at")(lane / 16, word / 16), lane % 16, q);
     //% else
     // As get_codes, of one half of the words.
     const unsigned char* cell = page + $(s "cell_at")(lane / 16, word / 16);
@@ -283,42 +277,31 @@ INLINE void $(s "read_words")(const unsigned char* page, int lane, int word, flo
 }
 
 //% end
-//% if codec.in_keys then
-// Values of one channel of four tokens, which are lanes.
-INLINE void $(s "read_column")(const unsigned char* page, int channel, int first, float* x)
+// What scales are multiplied with, of one value.
+INLINE uint32_t $(s "get_code")(const unsigned char* page, int lane, int word)
 {
-    const unsigned char* cell = page + $(s "cell_at")(first / 16, channel / 16);
-    const int i = channel % 16;
-#pragma unroll
-    for (int at = 0; at < 4; ++at) {
-        const int t = first % 16 + at;
-        //% if codec.raw ~= "none" then
-        x[at] = $("f32_of_" .. codec.raw)(read_u16(cell + 32 * i + t * 2));
+    const unsigned char* cell = page + $(s "cell_at")(lane / 16, word / 16);
+    const int of = lane % 16, i = word % 16;
+    //% if codec.raw ~= "none" then
+    return read_u16(cell + 32 * i + of * 2);
+    //% else
+    uint32_t code = 0;
+    //% for _, plane in ipairs(codec.planes) do
+    {
+        enum { each = $(16 // plane.width), mask = $((1 << plane.width) - 1) };
+        const int bit = i % 2 * 16 + i / 2 % each * $(plane.width);
+        //% if plane.width == 1 then
+        const uint32_t bits = load_narrow(cell + $(plane.at), of);
         //% else
-        uint32_t code = 0;
-        //% for _, plane in ipairs(codec.planes) do
-        {
-            enum { each = $(16 // plane.width), mask = $((1 << plane.width) - 1) };
-            const int bit = i % 2 * 16 + i / 2 % each * $(plane.width);
-            //% if plane.width == 1 then
-            const uint32_t word = load_u32(cell + $(plane.at) + t % 8 * 4) >> t / 8 * 8;
-            //% else
-            const uint32_t word = load_u32(cell + $(plane.at) + i / 2 / each * 64 + t * 4);
-            //% end
-            code |= (word >> bit & mask) << $(plane.low);
-        }
+        const uint32_t bits = load_u32(cell + $(plane.at) + i / 2 / each * 64 + of * 4);
         //% end
-        //% if codec.path then
-        code = $(s "level_of")(page, first + at, channel, code);
-        //% end
-        const int group = $(s "group")(channel, first + at);
-        const float scale = $(s "read_scale")(page, group);
-        x[at] = scale * to_float(code) + $(s "read_offset")(page, group, scale);
-        //% end
+        code |= (bits >> bit & mask) << $(plane.low);
     }
+    //% end
+    return $(codec.path and s "level_of" .. "(page, lane, word, code)" or "code");
+    //% end
 }
 
-//% end
 // One value.
 INLINE float $(s "read_value")(const unsigned char* page, int row, int channel, uint32_t* code)
 {
@@ -327,16 +310,25 @@ INLINE float $(s "read_value")(const unsigned char* page, int row, int channel, 
     //% else
     const int lane = channel, word = row;
     //% end
-    uint32_t q[16];
-    $(s "get_levels")(page, lane, word / 16, q);
-    uint32_t picked = q[0];
-    for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
-    *code = picked;
+    *code = $(s "get_code")(page, lane, word);
     //% if codec.raw ~= "none" then
-    return $("f32_of_" .. codec.raw)(picked);
+    return $("f32_of_" .. codec.raw)(*code);
     //% else
     const int group = $(s "group")(word, lane);
     const float scale = $(s "read_scale")(page, group);
-    return scale * to_float(picked) + $(s "read_offset")(page, group, scale);
+    return scale * to_float(*code) + $(s "read_offset")(page, group, scale);
     //% end
 }
+
+//% if codec.in_keys then
+// Values of one channel of four tokens, which are lanes.
+INLINE void $(s "read_column")(const unsigned char* page, int channel, int first, float* x)
+{
+#pragma unroll
+    for (int at = 0; at < 4; ++at) {
+        uint32_t code;
+        x[at] = $(s "read_value")(page, first + at, channel, &code);
+    }
+}
+
+//% end

@@ -23,7 +23,6 @@ INLINE void $(s "get_levels")(const unsigned char* page, int of, int word16, uin
     q[$(i)] = $(codec.code[i + 1]);
     //% end
 }
-//% if codec.in_keys then
 
 // Bit 0 of the code that is `delay` places before one on its path.
 INLINE uint32_t $(s "bit_before")(const unsigned char* page, int lane, int word, int delay)
@@ -51,4 +50,3 @@ INLINE uint32_t $(s "level_of")(const unsigned char* page, int lane, int word, u
     //% end
     return code >> 1 << 2 | s1 << 1 | s0;
 }
-//% end

@@ -508,37 +508,30 @@ INLINE void k_put_codes(unsigned char* cell, int lane, const uint32_t* q, bool w
 #line 61 "templates/cuda/codec.cuh"
 }
 
-#line 64 "templates/cuda/codec.cuh"
-// What scales are multiplied with.
-INLINE void k_get_levels(const unsigned char* page, int lane, int word16, uint32_t* q)
-{
-    k_get_codes(page + k_cell_at(lane / 16, word16), lane % 16, q);
-}
-
-#line 74 "templates/cuda/codec.cuh"
+#line 66 "templates/cuda/codec.cuh"
 // METADATA
 
 // Index of the scale of a word and a lane.
 INLINE int k_group(int word, int lane)
 {
-#line 80 "templates/cuda/codec.cuh"
+#line 72 "templates/cuda/codec.cuh"
     return lane / k_group_size * k_word_extent + word;
-#line 84 "templates/cuda/codec.cuh"
+#line 76 "templates/cuda/codec.cuh"
 }
 
 INLINE float k_scale_of(uint32_t bits)
 {
-#line 91 "templates/cuda/codec.cuh"
+#line 83 "templates/cuda/codec.cuh"
     return meta_e5m3(bits);
-#line 93 "templates/cuda/codec.cuh"
+#line 85 "templates/cuda/codec.cuh"
 }
 
 INLINE float k_offset_of(float scale, uint32_t zero_bits)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 99 "templates/cuda/codec.cuh"
+#line 91 "templates/cuda/codec.cuh"
     const float zero = meta_i8(zero_bits);
-#line 101 "templates/cuda/codec.cuh"
+#line 93 "templates/cuda/codec.cuh"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
@@ -551,55 +544,73 @@ INLINE float k_read_scale(const unsigned char* page, int group)
 INLINE float k_read_offset(const unsigned char* page, int group, float scale)
 {
     uint32_t zero = 0;
-#line 114 "templates/cuda/codec.cuh"
+#line 106 "templates/cuda/codec.cuh"
     zero = read_u8(page + k_zeros_at + group * 1);
-#line 116 "templates/cuda/codec.cuh"
+#line 108 "templates/cuda/codec.cuh"
     return k_offset_of(scale, zero);
 }
 
-#line 195 "templates/cuda/codec.cuh"
+#line 187 "templates/cuda/codec.cuh"
 
-#line 222 "templates/cuda/codec.cuh"
+#line 214 "templates/cuda/codec.cuh"
 // Values, in the codec's basis, of the 16 words of a lane of the page from `word` on.
 INLINE void k_read_words(const unsigned char* page, int lane, int word, float* x)
 {
     uint32_t q[16];
-#line 227 "templates/cuda/codec.cuh"
-    k_get_levels(page, lane, word / 16, q);
-#line 259 "templates/cuda/codec.cuh"
+#line 221 "templates/cuda/codec.cuh"
+    k_get_codes(page + k_cell_at(lane / 16, word / 16), lane % 16, q);
+#line 253 "templates/cuda/codec.cuh"
     // Words side by side have scales side by side.
     const int group = k_group(word, lane);
     uint32_t scales[16], zeros[16] = { 0 };
     read_16_u8(page + k_scales_at + group * 1,
                                         scales);
-#line 265 "templates/cuda/codec.cuh"
+#line 259 "templates/cuda/codec.cuh"
     read_16_u8(page + k_zeros_at + group * 1, zeros);
-#line 267 "templates/cuda/codec.cuh"
+#line 261 "templates/cuda/codec.cuh"
     for (int i = 0; i < 16; ++i) {
         const float scale = k_scale_of(scales[i]);
         x[i] = scale * to_float(q[i]) + k_offset_of(scale, zeros[i]);
     }
-#line 283 "templates/cuda/codec.cuh"
+#line 277 "templates/cuda/codec.cuh"
 }
 
-#line 322 "templates/cuda/codec.cuh"
+#line 280 "templates/cuda/codec.cuh"
+// What scales are multiplied with, of one value.
+INLINE uint32_t k_get_code(const unsigned char* page, int lane, int word)
+{
+    const unsigned char* cell = page + k_cell_at(lane / 16, word / 16);
+    const int of = lane % 16, i = word % 16;
+#line 288 "templates/cuda/codec.cuh"
+    uint32_t code = 0;
+#line 290 "templates/cuda/codec.cuh"
+    {
+        enum { each = 8, mask = 3 };
+        const int bit = i % 2 * 16 + i / 2 % each * 2;
+#line 296 "templates/cuda/codec.cuh"
+        const uint32_t bits = load_u32(cell + 0 + i / 2 / each * 64 + of * 4);
+#line 298 "templates/cuda/codec.cuh"
+        code |= (bits >> bit & mask) << 0;
+    }
+#line 301 "templates/cuda/codec.cuh"
+    return code;
+#line 303 "templates/cuda/codec.cuh"
+}
+
 // One value.
 INLINE float k_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 326 "templates/cuda/codec.cuh"
+#line 309 "templates/cuda/codec.cuh"
     const int lane = row, word = channel;
-#line 330 "templates/cuda/codec.cuh"
-    uint32_t q[16];
-    k_get_levels(page, lane, word / 16, q);
-    uint32_t picked = q[0];
-    for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
-    *code = picked;
-#line 338 "templates/cuda/codec.cuh"
+#line 313 "templates/cuda/codec.cuh"
+    *code = k_get_code(page, lane, word);
+#line 317 "templates/cuda/codec.cuh"
     const int group = k_group(word, lane);
     const float scale = k_read_scale(page, group);
-    return scale * to_float(picked) + k_read_offset(page, group, scale);
-#line 342 "templates/cuda/codec.cuh"
+    return scale * to_float(*code) + k_read_offset(page, group, scale);
+#line 321 "templates/cuda/codec.cuh"
 }
+
 
 #line 15 "templates/cuda/program.cu"
 #line 1 "templates/cuda/codec.cuh"
@@ -678,37 +689,30 @@ INLINE void v_put_codes(unsigned char* cell, int lane, const uint32_t* q, bool w
 #line 61 "templates/cuda/codec.cuh"
 }
 
-#line 64 "templates/cuda/codec.cuh"
-// What scales are multiplied with.
-INLINE void v_get_levels(const unsigned char* page, int lane, int word16, uint32_t* q)
-{
-    v_get_codes(page + v_cell_at(lane / 16, word16), lane % 16, q);
-}
-
-#line 74 "templates/cuda/codec.cuh"
+#line 66 "templates/cuda/codec.cuh"
 // METADATA
 
 // Index of the scale of a word and a lane.
 INLINE int v_group(int word, int lane)
 {
-#line 80 "templates/cuda/codec.cuh"
+#line 72 "templates/cuda/codec.cuh"
     return lane / v_group_size * v_word_extent + word;
-#line 84 "templates/cuda/codec.cuh"
+#line 76 "templates/cuda/codec.cuh"
 }
 
 INLINE float v_scale_of(uint32_t bits)
 {
-#line 91 "templates/cuda/codec.cuh"
+#line 83 "templates/cuda/codec.cuh"
     return meta_e5m3(bits);
-#line 93 "templates/cuda/codec.cuh"
+#line 85 "templates/cuda/codec.cuh"
 }
 
 INLINE float v_offset_of(float scale, uint32_t zero_bits)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 99 "templates/cuda/codec.cuh"
+#line 91 "templates/cuda/codec.cuh"
     const float zero = meta_i8(zero_bits);
-#line 101 "templates/cuda/codec.cuh"
+#line 93 "templates/cuda/codec.cuh"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
@@ -721,55 +725,73 @@ INLINE float v_read_scale(const unsigned char* page, int group)
 INLINE float v_read_offset(const unsigned char* page, int group, float scale)
 {
     uint32_t zero = 0;
-#line 114 "templates/cuda/codec.cuh"
+#line 106 "templates/cuda/codec.cuh"
     zero = read_u8(page + v_zeros_at + group * 1);
-#line 116 "templates/cuda/codec.cuh"
+#line 108 "templates/cuda/codec.cuh"
     return v_offset_of(scale, zero);
 }
 
-#line 195 "templates/cuda/codec.cuh"
+#line 187 "templates/cuda/codec.cuh"
 
-#line 222 "templates/cuda/codec.cuh"
+#line 214 "templates/cuda/codec.cuh"
 // Values, in the codec's basis, of the 16 words of a lane of the page from `word` on.
 INLINE void v_read_words(const unsigned char* page, int lane, int word, float* x)
 {
     uint32_t q[16];
-#line 227 "templates/cuda/codec.cuh"
-    v_get_levels(page, lane, word / 16, q);
-#line 259 "templates/cuda/codec.cuh"
+#line 221 "templates/cuda/codec.cuh"
+    v_get_codes(page + v_cell_at(lane / 16, word / 16), lane % 16, q);
+#line 253 "templates/cuda/codec.cuh"
     // Words side by side have scales side by side.
     const int group = v_group(word, lane);
     uint32_t scales[16], zeros[16] = { 0 };
     read_16_u8(page + v_scales_at + group * 1,
                                         scales);
-#line 265 "templates/cuda/codec.cuh"
+#line 259 "templates/cuda/codec.cuh"
     read_16_u8(page + v_zeros_at + group * 1, zeros);
-#line 267 "templates/cuda/codec.cuh"
+#line 261 "templates/cuda/codec.cuh"
     for (int i = 0; i < 16; ++i) {
         const float scale = v_scale_of(scales[i]);
         x[i] = scale * to_float(q[i]) + v_offset_of(scale, zeros[i]);
     }
-#line 283 "templates/cuda/codec.cuh"
+#line 277 "templates/cuda/codec.cuh"
 }
 
-#line 322 "templates/cuda/codec.cuh"
+#line 280 "templates/cuda/codec.cuh"
+// What scales are multiplied with, of one value.
+INLINE uint32_t v_get_code(const unsigned char* page, int lane, int word)
+{
+    const unsigned char* cell = page + v_cell_at(lane / 16, word / 16);
+    const int of = lane % 16, i = word % 16;
+#line 288 "templates/cuda/codec.cuh"
+    uint32_t code = 0;
+#line 290 "templates/cuda/codec.cuh"
+    {
+        enum { each = 8, mask = 3 };
+        const int bit = i % 2 * 16 + i / 2 % each * 2;
+#line 296 "templates/cuda/codec.cuh"
+        const uint32_t bits = load_u32(cell + 0 + i / 2 / each * 64 + of * 4);
+#line 298 "templates/cuda/codec.cuh"
+        code |= (bits >> bit & mask) << 0;
+    }
+#line 301 "templates/cuda/codec.cuh"
+    return code;
+#line 303 "templates/cuda/codec.cuh"
+}
+
 // One value.
 INLINE float v_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 328 "templates/cuda/codec.cuh"
+#line 311 "templates/cuda/codec.cuh"
     const int lane = channel, word = row;
-#line 330 "templates/cuda/codec.cuh"
-    uint32_t q[16];
-    v_get_levels(page, lane, word / 16, q);
-    uint32_t picked = q[0];
-    for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
-    *code = picked;
-#line 338 "templates/cuda/codec.cuh"
+#line 313 "templates/cuda/codec.cuh"
+    *code = v_get_code(page, lane, word);
+#line 317 "templates/cuda/codec.cuh"
     const int group = v_group(word, lane);
     const float scale = v_read_scale(page, group);
-    return scale * to_float(picked) + v_read_offset(page, group, scale);
-#line 342 "templates/cuda/codec.cuh"
+    return scale * to_float(*code) + v_read_offset(page, group, scale);
+#line 321 "templates/cuda/codec.cuh"
 }
+
 
 #line 36 "templates/cuda/program.cu"
 #line 1 "templates/cuda/attend_splits.cu"

@@ -508,37 +508,30 @@ INLINE void v_put_codes(unsigned char* cell, int lane, const uint32_t* q, bool w
 #line 61 "templates/cuda/codec.cuh"
 }
 
-#line 64 "templates/cuda/codec.cuh"
-// What scales are multiplied with.
-INLINE void v_get_levels(const unsigned char* page, int lane, int word16, uint32_t* q)
-{
-    v_get_codes(page + v_cell_at(lane / 16, word16), lane % 16, q);
-}
-
-#line 74 "templates/cuda/codec.cuh"
+#line 66 "templates/cuda/codec.cuh"
 // METADATA
 
 // Index of the scale of a word and a lane.
 INLINE int v_group(int word, int lane)
 {
-#line 80 "templates/cuda/codec.cuh"
+#line 72 "templates/cuda/codec.cuh"
     return lane / v_group_size * v_word_extent + word;
-#line 84 "templates/cuda/codec.cuh"
+#line 76 "templates/cuda/codec.cuh"
 }
 
 INLINE float v_scale_of(uint32_t bits)
 {
-#line 91 "templates/cuda/codec.cuh"
+#line 83 "templates/cuda/codec.cuh"
     return meta_e5m3(bits);
-#line 93 "templates/cuda/codec.cuh"
+#line 85 "templates/cuda/codec.cuh"
 }
 
 INLINE float v_offset_of(float scale, uint32_t zero_bits)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 99 "templates/cuda/codec.cuh"
+#line 91 "templates/cuda/codec.cuh"
     const float zero = meta_i8(zero_bits);
-#line 101 "templates/cuda/codec.cuh"
+#line 93 "templates/cuda/codec.cuh"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
@@ -551,13 +544,13 @@ INLINE float v_read_scale(const unsigned char* page, int group)
 INLINE float v_read_offset(const unsigned char* page, int group, float scale)
 {
     uint32_t zero = 0;
-#line 114 "templates/cuda/codec.cuh"
+#line 106 "templates/cuda/codec.cuh"
     zero = read_u8(page + v_zeros_at + group * 1);
-#line 116 "templates/cuda/codec.cuh"
+#line 108 "templates/cuda/codec.cuh"
     return v_offset_of(scale, zero);
 }
 
-#line 120 "templates/cuda/codec.cuh"
+#line 112 "templates/cuda/codec.cuh"
 // The numbers that turn a value into its code: round((x - offset) * inverse).
 typedef struct v_grid {
     float offset, inverse;
@@ -566,11 +559,11 @@ typedef struct v_grid {
 INLINE void v_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
 {
     (void)zero_code;
-#line 133 "templates/cuda/codec.cuh"
+#line 125 "templates/cuda/codec.cuh"
     page[v_scales_at + group] = (unsigned char)scale_code;
-#line 133 "templates/cuda/codec.cuh"
+#line 125 "templates/cuda/codec.cuh"
     page[v_zeros_at + group] = (unsigned char)zero_code;
-#line 138 "templates/cuda/codec.cuh"
+#line 130 "templates/cuda/codec.cuh"
 }
 
 // What is stored for a group, and the scale that it decodes to.
@@ -588,7 +581,7 @@ INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
     uint32_t scale_code;
     float scale;
     (void)flag;
-#line 156 "templates/cuda/codec.cuh"
+#line 148 "templates/cuda/codec.cuh"
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -608,15 +601,15 @@ INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 160 "templates/cuda/codec.cuh"
+#line 152 "templates/cuda/codec.cuh"
     pair->zero_code = zero_code;
-#line 176 "templates/cuda/codec.cuh"
+#line 168 "templates/cuda/codec.cuh"
     pair->scale_code = scale_code;
     pair->scale = scale;
     return grid;
 }
 
-#line 182 "templates/cuda/codec.cuh"
+#line 174 "templates/cuda/codec.cuh"
 // The code of a value: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 INLINE uint32_t v_code_of(float x, v_grid grid)
@@ -627,26 +620,44 @@ INLINE uint32_t v_code_of(float x, v_grid grid)
     y = least(y, code_max - zero_point);
     return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
 }
-#line 195 "templates/cuda/codec.cuh"
+#line 187 "templates/cuda/codec.cuh"
 
-#line 322 "templates/cuda/codec.cuh"
+#line 280 "templates/cuda/codec.cuh"
+// What scales are multiplied with, of one value.
+INLINE uint32_t v_get_code(const unsigned char* page, int lane, int word)
+{
+    const unsigned char* cell = page + v_cell_at(lane / 16, word / 16);
+    const int of = lane % 16, i = word % 16;
+#line 288 "templates/cuda/codec.cuh"
+    uint32_t code = 0;
+#line 290 "templates/cuda/codec.cuh"
+    {
+        enum { each = 8, mask = 3 };
+        const int bit = i % 2 * 16 + i / 2 % each * 2;
+#line 296 "templates/cuda/codec.cuh"
+        const uint32_t bits = load_u32(cell + 0 + i / 2 / each * 64 + of * 4);
+#line 298 "templates/cuda/codec.cuh"
+        code |= (bits >> bit & mask) << 0;
+    }
+#line 301 "templates/cuda/codec.cuh"
+    return code;
+#line 303 "templates/cuda/codec.cuh"
+}
+
 // One value.
 INLINE float v_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 328 "templates/cuda/codec.cuh"
+#line 311 "templates/cuda/codec.cuh"
     const int lane = channel, word = row;
-#line 330 "templates/cuda/codec.cuh"
-    uint32_t q[16];
-    v_get_levels(page, lane, word / 16, q);
-    uint32_t picked = q[0];
-    for (int i = 1; i < 16; ++i) picked = word % 16 == i ? q[i] : picked;
-    *code = picked;
-#line 338 "templates/cuda/codec.cuh"
+#line 313 "templates/cuda/codec.cuh"
+    *code = v_get_code(page, lane, word);
+#line 317 "templates/cuda/codec.cuh"
     const int group = v_group(word, lane);
     const float scale = v_read_scale(page, group);
-    return scale * to_float(picked) + v_read_offset(page, group, scale);
-#line 342 "templates/cuda/codec.cuh"
+    return scale * to_float(*code) + v_read_offset(page, group, scale);
+#line 321 "templates/cuda/codec.cuh"
 }
+
 
 #line 24 "templates/cuda/program.cu"
 #line 1 "templates/cuda/transform.cuh"
