@@ -811,6 +811,8 @@ typedef struct kvl_statistics_desc {
     int                   num_queries;  // sampled for each KV head; 0: 64; at most 4096
     int                   num_key_runs; // sampled runs of 128 keys; 0: 8; at most 1024
     uint64_t              seed;         // of the samples
+    int                   unrotated;    // 1: keys and queries as keys before RoPE meet them, for
+                                        // calibrations of k.place=pre_rope; layers must say rope
     uint32_t              end;          // must be 0
 } kvl_statistics_desc;
 
@@ -908,7 +910,7 @@ typedef struct kvl_derive_args {
 typedef struct kvl_derivation {
     const char* stage;          // NULL: whatever stage asks
     const char* word;           // NULL: whatever word asks
-    const char* table;          // of keys before RoPE (place=pre_rope): "mean@pre_rope"
+    const char* table;
     kvl_status (*derive)(const kvl_derive_args* args, float* out);   // out [num_kv_heads, shape]
     void*       user;
 } kvl_derivation;

@@ -189,6 +189,7 @@ KVL__FN kvl_status kvl__store_shapes(const kvl_statistics* s, kvl__tensors* t)
     kvl__tensor* to = NULL;
     char name[64];
     KVL__TRY(kvl__tensors_set_text(t, "format", KVL__CALIBRATION_FORMAT));
+    if (s->unrotated) KVL__TRY(kvl__tensors_set_text(t, "statistics_of", "keys before RoPE"));
     KVL__TRY(kvl__tensors_add(t, "layers", KVL__TENSOR_F64, shape, 2, &to));
     double* row = (double*)to->data;
     for (int i = 0; i < s->num_layers; ++i, row += KVL__NUM_SHAPES) {
@@ -273,6 +274,7 @@ KVL__FN kvl_status kvl__statistics_of_file(kvl_context* ctx, kvl__tensors* t, co
     if (!l) return kvl__statistics_no_memory(ctx);
     kvl__shapes_of_file(t, l, &desc);
     kvl_status status = kvl_statistics_create(ctx, &desc, out);
+    if (status == KVL_OK) (*out)->unrotated = kvl__tensors_text(t, "statistics_of")[0] != 0;
     kvl__list_free(ctx, &scratch);
     for (int i = 0; status == KVL_OK && i < num; ++i)
         if ((*out)->layers[i].num_kv_heads) status = kvl__facts_of_file(*out, t, path, i);
@@ -317,11 +319,17 @@ KVL__FN int kvl__derives_unrotated(const kvl_derive_args* a)
            kvl__is_unrotated((const kvl__codec*)a->codec);
 }
 
+// Whether keys of the statistics are to be turned back for it.
+KVL__FN int kvl__turns_back(const kvl_derive_args* a)
+{
+    return kvl__derives_unrotated(a) && !a->stats->unrotated;
+}
+
 KVL__FN kvl_status kvl__derive_mean(const kvl_derive_args* a, float* out)
 {
     const double* rows = kvl_statistics_get(a->stats, a->layer, 0, "rows", NULL);
     if (!(*rows > 0.0)) return kvl__derive_fail(a, "the statistics have no rows");
-    const int unrotated = kvl__derives_unrotated(a);
+    const int unrotated = kvl__turns_back(a);
     if (unrotated && !a->stats->layers[a->layer].turns)
         return kvl__derive_fail(a, "needs to know how keys turn: kvl_layer_desc.rope");
     for (int h = 0; h < a->num_kv_heads; ++h) {
@@ -336,7 +344,7 @@ KVL__FN kvl_status kvl__derive_mean(const kvl_derive_args* a, float* out)
 KVL__FN kvl_status kvl__derive_range(const kvl_derive_args* a, float* out)
 {
     const kvl__layer_statistics* l = &a->stats->layers[a->layer];
-    const int unrotated = kvl__derives_unrotated(a);
+    const int unrotated = kvl__turns_back(a);
     const char* lack = kvl__ranges_lack(l, unrotated);
     if (lack) return kvl__derive_fail(a, lack);
     const int is_half = strcmp(a->table, "static_half") == 0;
@@ -347,7 +355,7 @@ KVL__FN kvl_status kvl__derive_range(const kvl_derive_args* a, float* out)
 KVL__FN kvl_status kvl__derive_book(const kvl_derive_args* a, float* out)
 {
     const kvl__layer_statistics* l = &a->stats->layers[a->layer];
-    const int unrotated = kvl__derives_unrotated(a);
+    const int unrotated = kvl__turns_back(a);
     const char* lack = kvl__ranges_lack(l, unrotated);
     if (lack) return kvl__derive_fail(a, lack);
     return kvl__book_derive(a->stats->ctx, l, unrotated, ((const kvl__codec*)a->codec)->bits, out);
@@ -529,13 +537,9 @@ KVL__FN kvl_status kvl__derive_choice(const kvl_derive_args* a, float* out)
 
 static __attribute__((unused)) const kvl_derivation kvl__own_derivations[] = {
     { NULL, NULL, "mean", kvl__derive_mean, NULL },
-    { NULL, NULL, "mean@pre_rope", kvl__derive_mean, NULL },
     { NULL, NULL, "static_middle", kvl__derive_range, NULL },
-    { NULL, NULL, "static_middle@pre_rope", kvl__derive_range, NULL },
     { NULL, NULL, "static_half", kvl__derive_range, NULL },
-    { NULL, NULL, "static_half@pre_rope", kvl__derive_range, NULL },
     { NULL, NULL, "kmeans_book", kvl__derive_book, NULL },
-    { NULL, NULL, "kmeans_book@pre_rope", kvl__derive_book, NULL },
     { NULL, NULL, "rotating_mean", kvl__derive_rotating_mean, NULL },
     { NULL, NULL, "queries", kvl__derive_queries, NULL },
     { NULL, NULL, "query_lse", kvl__derive_query_lse, NULL },
@@ -547,16 +551,32 @@ KVL__FN const kvl_derivation* kvl__derivation_find(const kvl_derive_desc* desc,
                                                    const kvl_derive_args* a)
 {
     const int num_own = (int)(sizeof kvl__own_derivations / sizeof kvl__own_derivations[0]);
-    char table[KVL__TENSOR_NAME];
-    snprintf(table, sizeof table, "%s%s", a->table, kvl__derives_unrotated(a) ? "@pre_rope" : "");
     for (int i = 0; i < desc->num_derivations + num_own; ++i) {
         const kvl_derivation* d = i < desc->num_derivations
             ? &desc->derivations[i] : &kvl__own_derivations[i - desc->num_derivations];
         if ((!d->stage || strcmp(d->stage, a->stage) == 0) &&
-            (!d->word || strcmp(d->word, a->word) == 0) && strcmp(d->table, table) == 0)
+            (!d->word || strcmp(d->word, a->word) == 0) && strcmp(d->table, a->table) == 0)
             return d;
     }
     return NULL;
+}
+
+// Statistics are of keys before RoPE or of keys after it, and so are tables.  Some can be made of
+// either: those that know where a key stood.
+KVL__FN kvl_status kvl__check_unrotated(kvl_context* ctx, const kvl_derive_args* a,
+                                        const kvl_derivation* d)
+{
+    const int wanted = kvl__derives_unrotated(a), has = a->stats->unrotated;
+    const int either = d->derive == kvl__derive_mean || d->derive == kvl__derive_range ||
+                       d->derive == kvl__derive_book;
+    if (a->is_value || strcmp(a->stage, "bits") == 0 || wanted == has) return KVL_OK;
+    KVL__REQUIRE(ctx, !wanted || either, KVL_UNSUPPORTED, "layer %d: k.%s = %s: its table '%s' of "
+                 "keys before RoPE needs statistics of such keys: kvloom-calibrate --pre-rope, "
+                 "kvl_statistics_desc.unrotated", a->layer, a->stage, a->word, a->table);
+    KVL__REQUIRE(ctx, wanted, KVL_UNSUPPORTED, "layer %d: k.%s = %s: the statistics are of keys "
+                 "before RoPE (kvloom-calibrate --pre-rope), and its table '%s' is of keys after "
+                 "it", a->layer, a->stage, a->word, a->table);
+    return KVL_OK;
 }
 
 // Makes one table, unless it is there.
@@ -571,8 +591,8 @@ KVL__FN kvl_status kvl__derive_table(kvl_calibration* cal, const kvl_derive_desc
     char name[KVL__TENSOR_NAME], message[512] = "";
     const kvl_derivation* d = kvl__derivation_find(desc, a);
     KVL__REQUIRE(ctx, d, KVL_UNSUPPORTED, "layer %d: %c.%s = %s: nothing here makes its table '%s' "
-                 "from statistics%s", w->layer, side, a->stage, a->word, a->table,
-                 kvl__derives_unrotated(a) ? ", which are of keys after RoPE" : "");
+                 "from statistics", w->layer, side, a->stage, a->word, a->table);
+    KVL__TRY(kvl__check_unrotated(ctx, a, d));
     // The whole sample: another codec may ask for more of it.
     const int num_samples = a->stats->layers[w->layer].heads[0].queries.num;
     if (kvl__is_sample_table(w->name) && a->shape[0] < num_samples) a->shape[0] = num_samples;

@@ -28,6 +28,8 @@ KVL__FN int kvl__compare_weighted(const void* a, const void* b)
     return x->weight < y->weight ? -1 : x->weight > y->weight;
 }
 
+// unrotated, here and below: sampled keys are to be turned back.
+
 // What keeps sampled runs from being used; NULL: nothing.
 KVL__FN const char* kvl__ranges_lack(const kvl__layer_statistics* l, int unrotated)
 {

@@ -16,6 +16,10 @@
 // |W_g (v - o)|^2 = |F^T v - F^T o|^2 with W_g^T W_g = F F^T, so that one product more serves it:
 //     sum_t p^2 |v'_t - o'|^2 = sum_t p^2 |v'_t|^2 - 2 o'.(sum_t p^2 v'_t) + |o'|^2 sum_t p^2.
 //
+// With kvl_statistics_desc.unrotated attention is the same, and then keys are turned back by their
+// positions t, and each query by the position of one of the keys that it sees, drawn alike from all
+// of them: R_-t q is the query that a key before RoPE meets.
+//
 // Samples are those of the largest priorities, a hash of seed, sequence and position: the same
 // whatever the order, and the sample of a union is taken from the union of samples.
 //
@@ -103,6 +107,7 @@ struct kvl_statistics {
     kvl_context* ctx;
     int          num_layers, max_queries, max_runs;
     uint64_t     seed;
+    int          unrotated;            // 1: of keys before RoPE
     kvl__layer_statistics* layers;
     void*        chunks;               // every allocation, a list
 };
@@ -200,6 +205,8 @@ KVL__FN kvl_status kvl__layer_statistics_create(kvl_statistics* s, int layer,
     l->soft_cap = desc->soft_cap;
     l->softmax_scale = desc->softmax_scale > 0.0f ? desc->softmax_scale
                                                   : 1.0f / sqrtf((float)l->dk);
+    KVL__REQUIRE(ctx, desc->rope || !s->unrotated, KVL_BAD_ARGUMENT, "layer %d: unrotated = 1: "
+                 "needs to know how keys turn: kvl_layer_desc.rope = NULL", layer);
     if (desc->rope) {
         KVL__TRY(kvl__check_rope(ctx, layer, desc->rope, l->dk));
         l->turns = (double*)kvl__list_alloc(ctx, &s->chunks, (size_t)(1 + l->dk / 2),
@@ -220,6 +227,7 @@ KVL__FN kvl_status kvl__layer_statistics_create(kvl_statistics* s, int layer,
 KVL__FN kvl_status kvl__statistics_build(kvl_statistics* s, const kvl_statistics_desc* desc)
 {
     s->seed = desc->seed;
+    s->unrotated = desc->unrotated;
     s->max_queries = desc->num_queries ? desc->num_queries : 64;
     s->max_runs = desc->num_key_runs ? desc->num_key_runs : 8;
     s->layers = (kvl__layer_statistics*)kvl__list_alloc(s->ctx, &s->chunks,
@@ -254,6 +262,8 @@ KVL__PUBLIC kvl_status kvl_statistics_create(kvl_context* ctx, const kvl_statist
                  desc->num_key_runs >= 0 && desc->num_key_runs <= 1024, KVL_BAD_ARGUMENT,
                  "num_queries = %d, num_key_runs = %d: must be 0 to 4096 and 0 to 1024",
                  desc->num_queries, desc->num_key_runs);
+    KVL__REQUIRE(ctx, desc->unrotated == 0 || desc->unrotated == 1, KVL_BAD_ARGUMENT,
+                 "unrotated = %d: must be 0 or 1", desc->unrotated);
     kvl_statistics* s = (kvl_statistics*)kvl__alloc_zeroed(ctx, sizeof *s);
     if (!s) return kvl__statistics_no_memory(ctx);
     s->ctx = ctx;
@@ -762,6 +772,7 @@ KVL__FN void kvl__moment_task(void* arg, int64_t task, int thread)
 {
     kvl__add_job* job = (kvl__add_job*)arg;
     if (task == KVL__MOMENT_TASKS) {
+        if (job->s->unrotated) return;                 // key_sum is of keys before RoPE
         if (job->l->turns) kvl__add_unrotated(job);
         if (job->l->has_turns) kvl__add_turns(job);
         return;
@@ -880,6 +891,39 @@ KVL__FN void kvl__add_samples(kvl__add_job* job, int layer, uint64_t sequence)
     }
 }
 
+// KEYS BEFORE ROPE
+
+// A word of SplitMix64.
+KVL__FN uint64_t kvl__mix(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+// Task 0: keys; else queries of head task - 1.
+KVL__FN void kvl__unrotate_task(void* arg, int64_t task, int thread)
+{
+    kvl__add_job* job = (kvl__add_job*)arg;
+    const kvl__layer_statistics* l = job->l;
+    (void)thread;
+    if (task == 0) {
+        for (int64_t t = 0; t < job->num_keys; ++t)
+            kvl__turn_row(l->turns, l->dk, t, -1, job->keys + t * l->dk);
+        kvl__pack_residuals(job);
+        return;
+    }
+    for (int64_t r = 0; r < job->num_rows; ++r) {
+        const int64_t at = (task - 1) * job->num_rows + r, position = job->first + r;
+        const int64_t seen = l->window_len > 0 && l->window_len <= position ? l->window_len
+                                                                            : position + 1;
+        const uint64_t word = kvl__mix(job->s->seed ^ (uint64_t)position * 64 ^ (uint64_t)task);
+        kvl__turn_row(l->turns, l->dk, position - (int64_t)(word % (uint64_t)seen), -1,
+                      job->queries + at * l->dk);
+    }
+}
+
 // ONE CALL
 
 KVL__FN int kvl__add_allocate(kvl__add_job* job, void** list)
@@ -918,6 +962,7 @@ KVL__FN void kvl__add_head(kvl__add_job* job, int layer, uint64_t sequence)
     const int64_t num_tiles = (job->num_rows + KVL__QUERY_TILE - 1) / KVL__QUERY_TILE;
     kvl__parallel(ctx, 2 + job->group, kvl__pack_task, job);
     kvl__parallel(ctx, job->group * num_tiles, kvl__attention_task, job);
+    if (job->s->unrotated) kvl__parallel(ctx, 1 + job->group, kvl__unrotate_task, job);
     kvl__parallel(ctx, KVL__MOMENT_TASKS + 1, kvl__moment_task, job);
     for (int i = 0; i < KVL__NUM_MOMENTS; ++i)
         if (i != KVL__MOMENT_KEY_TURN)
@@ -1013,6 +1058,9 @@ KVL__FN kvl_status kvl__check_alike(const kvl_statistics* a, const kvl_statistic
     kvl_context* ctx = a->ctx;
     KVL__REQUIRE(ctx, a->num_layers == b->num_layers, KVL_BAD_ARGUMENT,
                  "statistics of %d layers and of %d", a->num_layers, b->num_layers);
+    KVL__REQUIRE(ctx, a->unrotated == b->unrotated, KVL_BAD_ARGUMENT, "unrotated = %d and %d: "
+                 "statistics of keys before RoPE and after it do not add up", a->unrotated,
+                 b->unrotated);
     for (int i = 0; i < a->num_layers; ++i) {
         const kvl__layer_statistics *x = &a->layers[i], *y = &b->layers[i];
         KVL__REQUIRE(ctx, x->num_q_heads == y->num_q_heads && x->num_kv_heads == y->num_kv_heads &&

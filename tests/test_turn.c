@@ -1,5 +1,6 @@
 // test_turn.c -- place=pre_rope: keys stored before RoPE, turned when they are read.
 
+#include "calibrate_tables.h"
 #include "test_support.h"
 
 enum { DIM = 64, HEADS = 2, Q_HEADS = 6, ROWS = 300, SINK = 4 };
@@ -200,6 +201,194 @@ Test(turn, files_are_of_one_rope)
     }
     test_close(&c);
     free(b.data);
+    free(in);
+}
+
+// STATISTICS OF KEYS BEFORE ROPE
+
+typedef struct bench {
+    kvl_context*     ctx;
+    kvl_layer_desc   layer;
+    kvl_statistics*  stats;
+    kvl_calibration* calibration;
+} bench;
+
+static void open_bench(bench* b, const inputs* in, const char* spec, int unrotated, int window_len)
+{
+    kvl_statistics_desc desc = { 0 };
+    kvl_statistics_rows rows = { 0 };
+    memset(b, 0, sizeof *b);
+    b->layer = test_layer(spec, Q_HEADS, HEADS, DIM, DIM);
+    b->layer.rope = &in->rope;
+    b->layer.window_len = window_len;
+    b->ctx = test_context(&reference, 1);
+    desc.num_layers = 1;
+    desc.layers = &b->layer;
+    desc.unrotated = unrotated;
+    test_ok(b->ctx, kvl_statistics_create(b->ctx, &desc, &b->stats), "statistics");
+    rows.num_keys = rows.num_rows = ROWS;
+    rows.k.data = in->k;
+    rows.v.data = in->v;
+    rows.q.data = in->q;
+    test_ok(b->ctx, kvl_statistics_add(b->stats, &rows), "rows");
+    test_ok(b->ctx, kvl_calibration_create(b->stats, NULL, &b->calibration), spec);
+}
+
+static kvl_status derive(bench* b)
+{
+    kvl_cache_desc cache = { 0 };
+    kvl_derive_desc desc = { 0 };
+    cache.num_layers = 1;
+    cache.layers = &b->layer;
+    desc.stats = b->stats;
+    desc.cache = &cache;
+    desc.derivations = calibrate_derivations(&desc.num_derivations);
+    return kvl_calibration_derive(b->calibration, &desc);
+}
+
+static void close_bench(bench* b)
+{
+    kvl_calibration_free(b->calibration);
+    kvl_statistics_free(b->stats);
+    kvl_context_destroy(b->ctx);
+}
+
+// Breaks when keys of the statistics are turned by another position than their own, or queries by
+// one that they do not see: in a window of one row a query sees its own position alone.
+Test(turn, statistics_are_of_keys_before_rope)
+{
+    inputs* in = make_inputs(&ropes[2], 1, 0.5);
+    bench b;
+    open_bench(&b, in, "kivi", 1, 1);
+    const char* const names[2] = { "key_outer", "query_outer" };
+    for (int what = 0; what < 2; ++what)
+        for (int h = 0; h < HEADS; ++h) {
+            static double moment[DIM][DIM];
+            const int group = what ? Q_HEADS / HEADS : 1, heads = what ? Q_HEADS : HEADS;
+            memset(moment, 0, sizeof moment);
+            for (int t = 0; t < ROWS; ++t)
+                for (int g = 0; g < group; ++g) {
+                    const float* from = (what ? in->q : in->k) +
+                                        (t * heads + h * group + g) * DIM;
+                    double x[DIM], back[DIM];
+                    for (int i = 0; i < DIM; ++i) x[i] = (double)from[i];
+                    turn(&in->rope, -t, x, back);
+                    for (int i = 0; i < DIM; ++i)
+                        for (int j = 0; j < DIM; ++j) moment[i][j] += back[i] * back[j];
+                }
+            int64_t num = 0;
+            const double* found = kvl_statistics_get(b.stats, 0, h, names[what], &num);
+            cr_assert(found && num == DIM * DIM);
+            for (int i = 0; i < DIM * DIM; ++i)
+                cr_assert(fabs(found[i] - moment[i / DIM][i % DIM]) < 1e-3, "%s, head %d: %d, %d: "
+                          "%g, expected %g", names[what], h, i / DIM, i % DIM, found[i],
+                          moment[i / DIM][i % DIM]);
+        }
+    close_bench(&b);
+    free(in);
+}
+
+// Breaks when turning a query by the position of a key that it sees changes its length, or all are
+// turned alike: the trace stays, and pairs that turn fast have nothing in common with each other.
+Test(turn, queries_are_those_that_keys_meet)
+{
+    inputs* in = make_inputs(&ropes[0], 1, 0.5);
+    bench b;
+    for (int i = 0; i < ROWS * Q_HEADS * DIM; ++i) in->q[i] = 1.0f + 0.1f * in->q[i];
+    open_bench(&b, in, "kivi", 1, 0);
+    const double* found = kvl_statistics_get(b.stats, 0, 0, "query_outer", NULL);
+    double trace = 0, expected = 0;
+    for (int i = 0; i < DIM; ++i) trace += found[i * DIM + i];
+    for (int t = 0; t < ROWS; ++t)
+        for (int i = 0; i < Q_HEADS / HEADS * DIM; ++i)
+            expected += (double)in->q[t * Q_HEADS * DIM + i] * (double)in->q[t * Q_HEADS * DIM + i];
+    cr_expect(fabs(trace / expected - 1) < 1e-6, "trace %g, expected %g", trace, expected);
+    // Channels 0 and 1 turn by 1 and 0.8 a position, channel 31 by 0.001.
+    cr_expect(fabs(found[1]) < 0.2 * found[0], "%g of %g", found[1], found[0]);
+    cr_expect(found[30 * DIM + 31] > 0.8 * found[30 * DIM + 30], "%g of %g", found[30 * DIM + 31],
+              found[30 * DIM + 30]);
+    close_bench(&b);
+    free(in);
+}
+
+// Breaks when a basis of keys before RoPE is made of others: what is stored must have one size in
+// all its channels, within groups of 32 tokens, and none of them goes with another.
+Test(turn, bases_are_of_keys_before_rope)
+{
+    static double y[ROWS][DIM], moment[DIM][DIM];
+    enum { GROUPED = ROWS / 32 * 32 };
+    inputs* in = make_inputs(&ropes[0], 1, 0.5);
+    bench b;
+    int64_t num = 0;
+    open_bench(&b, in, "kivi:k.place=pre_rope,k.transform=whiten", 1, 0);
+    test_ok(b.ctx, derive(&b), "derive");
+    const float* forward =
+        kvl_calibration_table(b.calibration, 0, 0, "whiten_forward@pre_rope", &num);
+    cr_assert(forward && num == HEADS * DIM * DIM);
+    for (int h = 0; h < HEADS; ++h) {
+        memset(moment, 0, sizeof moment);
+        for (int t = 0; t < GROUPED; ++t) {
+            double x[DIM], back[DIM];
+            for (int i = 0; i < DIM; ++i) x[i] = (double)in->k[(t * HEADS + h) * DIM + i];
+            turn(&in->rope, -t, x, back);
+            for (int j = 0; j < DIM; ++j) {
+                y[t][j] = 0;
+                for (int i = 0; i < DIM; ++i)
+                    y[t][j] += back[i] * (double)forward[(h * DIM + i) * DIM + j];
+            }
+        }
+        for (int t = 0; t < GROUPED; ++t) {
+            double own[DIM];
+            for (int j = 0; j < DIM; ++j) {
+                own[j] = y[t][j];
+                for (int r = 0; r < 32; ++r) own[j] -= y[t / 32 * 32 + r][j] / 32;
+            }
+            for (int i = 0; i < DIM; ++i)
+                for (int j = 0; j < DIM; ++j) moment[i][j] += own[i] * own[j] / GROUPED;
+        }
+        // But for the damping of 1 percent.
+        for (int i = 0; i < DIM; ++i)
+            for (int j = 0; j < DIM; ++j)
+                cr_expect(fabs(moment[i][j] / moment[0][0] - (i == j)) < 0.05, "%d, %d: %g", i, j,
+                          moment[i][j] / moment[0][0]);
+    }
+    close_bench(&b);
+    free(in);
+}
+
+// Breaks when a table is made of statistics of the other kind, or they add up with those.
+Test(turn, statistics_of_the_other_kind_are_refused)
+{
+    static const struct { const char* spec; int unrotated; const char* words; } bad[] = {
+        { "kivi:k.place=pre_rope,k.transform=whiten", 0, "kvloom-calibrate --pre-rope" },
+        { "flagrot-kivi:k.place=pre_rope", 0, "needs statistics of such keys" },
+        { "kivi:k.transform=whiten", 1, "is of keys after it" },
+        { "kivi:k.shift=mean", 1, "is of keys after it" },
+    };
+    static const char* const good[] = {
+        "kvquant", "kivi:k.place=pre_rope,k.shift=mean", "flagrot-kivi:k.place=pre_rope",
+        "loom:k.place=pre_rope", "kivi:v.transform=whiten" };
+    inputs* in = make_inputs(&ropes[0], 1, 0.5);
+    bench b, other;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
+        open_bench(&b, in, bad[i].spec, bad[i].unrotated, 0);
+        cr_expect(derive(&b) == KVL_UNSUPPORTED &&
+                  strstr(kvl_context_message(b.ctx), bad[i].words), "%s: %s", bad[i].spec,
+                  kvl_context_message(b.ctx));
+        close_bench(&b);
+    }
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; ++i) {
+        open_bench(&b, in, good[i], 1, 0);
+        test_ok(b.ctx, derive(&b), good[i]);
+        close_bench(&b);
+    }
+    open_bench(&b, in, "kivi", 1, 0);
+    open_bench(&other, in, "kivi", 0, 0);
+    cr_expect(kvl_statistics_merge(b.stats, other.stats) == KVL_BAD_ARGUMENT &&
+              strstr(kvl_context_message(b.ctx), "do not add up"), "%s",
+              kvl_context_message(b.ctx));
+    close_bench(&b);
+    close_bench(&other);
     free(in);
 }
 

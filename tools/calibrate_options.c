@@ -19,6 +19,7 @@ enum {
     OPTION_QUERIES,
     OPTION_KEY_RUNS,
     OPTION_SEED,
+    OPTION_PRE_ROPE,
     OPTION_NO_STATISTICS,
     OPTION_LEARN,
     OPTION_LEARN_STEPS,
@@ -40,6 +41,7 @@ static const struct option long_options[] = {
     { "merge", no_argument, NULL, OPTION_MERGE },
     { "queries", required_argument, NULL, OPTION_QUERIES },
     { "key-runs", required_argument, NULL, OPTION_KEY_RUNS },
+    { "pre-rope", no_argument, NULL, OPTION_PRE_ROPE },
     { "seed", required_argument, NULL, OPTION_SEED },
     { "no-statistics", no_argument, NULL, OPTION_NO_STATISTICS },
     { "learn", required_argument, NULL, OPTION_LEARN },
@@ -75,6 +77,7 @@ static const char* const help[] = {
     "      --queries N          sampled for each KV head (64)\n"
     "      --key-runs N         sampled runs of 128 keys for each KV head (8)\n"
     "      --seed N             of the samples (1)\n"
+    "      --pre-rope           statistics of keys before RoPE, for caches with k.place=pre_rope\n"
     "      --learn WHAT         searches for the matrices of transform=file, where the file has\n"
     "                           none: rotation (from a Hadamard on) or affine (from balance on)\n"
     "      --learn-steps N      that are tried for each head (8 times head_dim)\n"
@@ -133,6 +136,7 @@ static int read_option(int option, char* text, calibrate_options* out)
         status = option_whole(program, "--seed", text, 0, (int64_t)1 << 53, &value);
         out->seed = (uint64_t)value;
         return status;
+    case OPTION_PRE_ROPE: out->pre_rope = true; break;
     case OPTION_LEARN: return read_learn(text, out);
     case OPTION_LEARN_STEPS: return read_int("--learn-steps", text, 1, 1 << 20, &out->learn_steps);
     case OPTION_REPORT: out->report = text; break;

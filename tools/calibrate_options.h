@@ -23,7 +23,7 @@ typedef struct calibrate_options {
     uint64_t seed;
     int learn, learn_steps;  // CALIBRATE_LEARN_NOTHING ...; steps a head, 0: 8 head_dim
     const char* report;      // NULL: none
-    bool resume, no_statistics, verbose;
+    bool resume, no_statistics, pre_rope, verbose;
 } calibrate_options;
 
 // Returns CALIBRATE_RUN, or the exit status: 0 after --help, 2 for a wrong command line.

@@ -153,7 +153,8 @@ static int open_inputs(calibrator* c)
     uint64_t of_text = strtoull(c->text.sha256 + 48, NULL, 16);
     c->gather = (model_gather_desc){ .ctx = c->ctx, .context_len = c->context,
                                      .num_queries = o->num_queries,
-                                     .num_key_runs = o->num_key_runs, .seed = o->seed ^ of_text };
+                                     .num_key_runs = o->num_key_runs, .seed = o->seed ^ of_text,
+                                     .unrotated = o->pre_rope };
     return 0;
 }
 

@@ -477,7 +477,8 @@ static kvl_status random_calibration(kvl_context* ctx, const kvl_cache_desc* cac
     float* k = make_numbers((int64_t)calibration_rows * l->num_kv_heads * l->head_dim, 1);
     float* v = make_numbers((int64_t)calibration_rows * l->num_kv_heads * dv, 2);
     float* q = make_numbers((int64_t)calibration_rows * l->num_q_heads * l->head_dim, 3);
-    const kvl_statistics_desc sd = { .num_layers = 1, .layers = l, .num_queries = 512 };
+    const kvl_statistics_desc sd = { .num_layers = 1, .layers = l, .num_queries = 512,
+                                     .unrotated = strstr(l->spec, "pre_rope") != NULL };
     kvl_statistics_rows rows = { .num_keys = calibration_rows, .num_rows = calibration_rows };
     kvl_statistics* stats = NULL;
     rows.k.data = k;

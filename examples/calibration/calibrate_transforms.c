@@ -254,10 +254,11 @@ static kvl_status read_query(const kvl_derive_args* a, int head, double* q)
         }
         // Bases of another moment have another name; those that use none are the same.
         const float* table = NULL;
-        const int first = calibrate_has_word(a->depends, "rotating-mean") ? 0 : 1;
-        for (int i = first; i < 2 && !table; ++i) {
+        const int before = !a->is_value && calibrate_has_word(a->depends, "pre_rope");
+        const int first = before || calibrate_has_word(a->depends, "rotating-mean") ? 0 : 1;
+        for (int i = first; i < (before ? 1 : 2) && !table; ++i) {
             snprintf(name, sizeof name, "%.*s_query%s", (int)(length < 64 ? length : 64), side,
-                     i ? "" : "@rotating-mean");
+                     i ? "" : before ? "@pre_rope" : "@rotating-mean");
             table = kvl_calibration_table(a->calibration, a->layer, a->is_value, name, &num);
         }
         if (!table) continue;

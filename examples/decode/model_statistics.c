@@ -57,7 +57,8 @@ kvl_statistics* model_empty_statistics(const model* m, const model_gather_desc* 
     model_describe_layers(m, NULL, layers);
     const kvl_statistics_desc sd = { .num_layers = num_layers, .layers = layers,
                                      .num_queries = desc->num_queries,
-                                     .num_key_runs = desc->num_key_runs, .seed = desc->seed };
+                                     .num_key_runs = desc->num_key_runs, .seed = desc->seed,
+                                     .unrotated = desc->unrotated };
     bool ok = kvl_statistics_create(desc->ctx, &sd, &stats) == KVL_OK;
     for (int layer = 0; ok && layer < num_layers; layer++) { ok = set_output(m, layer, stats); }
     free(layers);

@@ -22,6 +22,7 @@ typedef struct model_gather_desc {
     int64_t max_rows;        // rows of a sequence that count, from the first on; 0: all
     int num_queries, num_key_runs;  // of samples; see kvl_statistics_desc
     uint64_t seed;
+    bool unrotated;          // of keys before RoPE
 } model_gather_desc;
 
 // Returns 0, or another value with one line in message. *out is NULL after a failure.
