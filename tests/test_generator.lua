@@ -163,7 +163,7 @@ local function test_refusals(generate)
     transformed.v.transform, transformed.v.transform_number = "hadamard", 24
     local _, err = pcall(generate, transformed, read)
     check(type(err) == "table" and err[1]:find("hadamard24", 1, true), "hadamard24 is not refused")
-    for _, one in ipairs { { "k", "place", "pre_rope" }, { "v", "extra", "sparse" } } do
+    for _, one in ipairs { { "v", "extra", "sparse" } } do
         local config = kivi_cuda("attend_splits")
         config[one[1]][one[2]], config[one[1]][one[2] .. "_number"] = one[3], 1
         _, err = pcall(generate, config, read)
