@@ -55,7 +55,7 @@ KVL__FN int64_t kvl__ranges_rows(const kvl__layer_statistics* l, int head, int u
     for (int i = 0; i < keys->num; ++i)
         for (int r = 0; r < KVL__RUN_ROWS; ++r) {
             const double position = keys->first[i] + r;
-            if (keys->first[i] >= 0.0 && position < KVL__SKIP_SINK) continue;
+            if (keys->first[i] >= 0.0 && position < (int)KVL__SKIP_SINK) continue;
             memcpy(row, keys->items + i * keys->floats + r * l->dk, (size_t)l->dk * sizeof *row);
             if (unrotated) kvl__turn_row(l->turns, l->dk, (int64_t)position, -1, row);
             for (int c = 0; c < l->dk; ++c) out[c * stride + num] = row[c];
