@@ -2,10 +2,12 @@
 --
 -- Pure arithmetic on a side's configuration and its parts.  Nothing here knows a part by name.
 
+local codebooks = require "codebooks"
 local layout = require "layout"
 local paths  = require "paths"
 local refuse = require "refuse"
 local stages = require "stages"
+local template = require "template"
 
 local codec = {}
 
@@ -16,6 +18,13 @@ local function check_listed(side, field, allowed, value)
         if value == one then return value end
     end
     refuse("%s.%s = %s: must be one of %s", side, field, value, table.concat(allowed, ", "))
+end
+
+-- The name of what a meta part does with what a fit finds.
+local function store_of(levels, fit)
+    if levels.stores_zero then return fit.unrounded and "store_plain" or "store_affine" end
+    local clips = fit.clips or levels.book or levels.float
+    return clips and "store_clipped" or "store_symmetric"
 end
 
 -- Raises a refusal unless the parts of a side can be combined.
@@ -37,8 +46,16 @@ local function check_parts(side, c, parts)
     if (fit.static or false) ~= (meta.constant or false) then
         refuse("%s.fit = %s, %s.meta = %s: static goes with static", side, c.fit, side, c.meta)
     end
-    if fit.levels and fit.levels ~= c.levels then
+    local has_book = levels.book or levels.float
+    if fit.levels and fit.levels ~= c.levels and not (fit.levels == "book" and has_book) then
         refuse("%s.fit = %s: is for levels %s", side, c.fit, fit.levels)
+    end
+    if has_book and not parts.round.of_books then
+        refuse("%s.round = %s: levels %s take the nearest", side, c.round, c.levels)
+    end
+    local stored = store_of(levels, fit)
+    if not meta.constant and not meta[stored] then
+        refuse("%s.meta = %s: cannot store what fit %s finds", side, c.meta, c.fit)
     end
     if meta.levels and meta.levels ~= c.levels then
         refuse("%s.meta = %s: is for levels %s", side, c.meta, meta.levels)
@@ -260,6 +277,24 @@ local function is_restored(c, parts)
     return parts.place and parts.place.unrotated or parts.extra or parts.levels.calibrated
 end
 
+-- The signs of a random rotation (gen/parts/signed_hadamard.lua), as numbers of C.
+local function random_signs(dim)
+    local signs = {}
+    for i = 1, dim do
+        local h = i * 2654435761 & 0xffffffff
+        h = (h ~ h >> 15) * 2246822519 & 0xffffffff
+        h = h ~ h >> 13
+        signs[i] = h & 1 == 1 and "-1.0f" or "1.0f"
+    end
+    return signs
+end
+
+-- Whether sums of a side's products are sums of floats on every instruction set.
+local function needs_floats(c, parts, is_key)
+    return is_key and is_restored(c, parts) or parts.meta and parts.meta.constant
+        or parts.levels.book or parts.levels.float
+end
+
 -- Adds what leads from a row to the numbers that are fitted, and the tables of all parts.
 local function add_bases(d, c, parts, config)
     -- On the host a shift that depends on a row's position is the runtime's: kernels see rows
@@ -300,6 +335,8 @@ local function add_bases(d, c, parts, config)
         d.score_rows = parts.score.weighs and c.score_number or c.head_dim
     end
     -- Where a table begins in the record of a head.
+    d.signs = parts.transform and parts.transform.signs
+        and table.concat(random_signs(c.head_dim), ", ") or false
     function d.table_at(name)
         for _, one in ipairs(d.tables) do
             if one.name == name then return one.at end
@@ -401,6 +438,10 @@ local function add_codes(d, planes)
     -- A group's grid from its values, `stride` apart from `at` on, and its statistics; of a path
     -- its codes and levels too.
     function d.fit_call(page, group, at, stride, stats)
+        if d.refit then
+            return ("%s_refit_grid(%s, %s, %s, %s, %s)"):format(d.side, page, group, at, stride,
+                                                                stats)
+        end
         if not path and not d.searches then
             return ("%s_store_grid(%s, %s, %s)"):format(d.side, page, group, stats)
         end
@@ -408,6 +449,26 @@ local function add_codes(d, planes)
             d.side, path and "fit_path" or "search_grid", page, group, at, stride, stats,
             path and ", codes, levels" or "")
     end
+end
+
+-- Adds what codes mean: d.book, or false, and level(code), an expression of a vector, or on a
+-- device of a number.
+local function add_levels(d, parts, isa)
+    d.book = codebooks.derive(parts.levels, d.bits)
+    d.refit = parts.fit and parts.fit.refit or false
+    d.store = not parts.levels.raw and store_of(parts.levels, parts.fit) or false
+    if parts.meta and parts.meta.constant then d.store = "store_symmetric" end
+    function d.level(code)
+        return d.book and ("%s_level(%s)"):format(d.side, code) or ("to_float(%s)"):format(code)
+    end
+    if not d.book then return end
+    -- Up to 16 levels are looked up, but floats of a device; of few bounds all are compared.
+    d.looks_up = d.bits <= 4 and not (isa.lanes == 1 and d.book.float)
+    d.counts_bounds = #d.book.bounds < 16
+    d.permutes = d.looks_up and isa.vector == "x86"
+    local room, values = isa.lanes > 1 and 16 or 1 << d.bits, {}
+    for i = 1, room do values[i] = template.f32(d.book.values[i] or 0.0) end
+    d.book_room, d.book_values = room, table.concat(values, ", ")
 end
 
 -- Raises a refusal unless a target has kernels for the parts.
@@ -418,6 +479,11 @@ local function check_target(side, config, parts)
             refuse("%s.%s = %s: has no kernel of target cuda", side, stage.name,
                    config[side][stage.name])
         end
+    end
+    if config.target == "cuda" and parts.fit and parts.fit.refit
+       and config[side].axis == "per_channel" then
+        refuse("%s.fit = %s: has no kernel of target cuda for groups along tokens", side,
+               config[side].fit)
     end
 end
 
@@ -443,8 +509,7 @@ function codec.derive(side, config, parts, isa)
     local path = parts.round.path and paths.derive(side, c, planes, along_lanes, isa)
     local level_bits = c.bits + (path and 1 or 0)
     local fold = choose_fold(raw, along_lanes, c.group_size)
-    local restored = is_key and is_restored(c, parts) or meta.constant
-    local math = restored and "f32" or config.math
+    local math = needs_floats(c, parts, is_key) and "f32" or config.math
     local d = {
         side = side, title = in_keys and "values in the keys" or is_key and "keys" or "values",
         is_key = is_key, in_keys = in_keys, raw = raw or "none",
@@ -475,6 +540,7 @@ function codec.derive(side, config, parts, isa)
     -- Words of a lane that a device reads at once: few of many heads, whose products are unrolled.
     d.read_words = in_keys and 4 or config.num_heads >= 12 and not path and 8 or 16
     d.work = ({ int = "dots", tile = "tile", float = "folded" })[d.math]   -- a type
+    add_levels(d, parts, isa)
     add_bases(d, c, parts, config)
     if path then add_teams(d) end
     if d.feedback then add_columns(d, side, config)

@@ -28,6 +28,7 @@ local embedded = {                                    -- includes from outside t
     ["kvl_args.h"] = "runtime/kvl_args.h",
     ["kvl_device_args.h"] = "runtime/kvl_device_args.h",
     ["formats.h"] = "templates/formats.h",
+    ["books.h"] = "templates/books.h",
 }
 
 -- Returns the part of a stage's word, from gen/parts/<stage>_<word>.lua or gen/parts/<word>.lua,

@@ -785,6 +785,8 @@ typedef struct kvl_codes {
     int       num_groups;       // pairs of scale and offset: groups of all rows asked for
     uint16_t* codes;            // [num, head_dim]; 16-bit levels: the f16 or bf16 bits; of a
                                 // trellis, whose codes mean something together: the levels
+                                // A value is scale * code + offset; of levels that are a codebook
+                                // or small floats, scale * level
     float*    scales;           // [num_groups] as decoding uses them; per token: [num, groups of a
     float*    offsets;          // row], per channel: [num / group_size, head_dim]
     int       num_choices;      // of stage choose: units of all rows, 0 where it is none

@@ -308,7 +308,7 @@ KVL__PUBLIC const char* kvl_calibration_text(const kvl_calibration* cal, const c
     return cal && name ? kvl__tensors_text(&cal->tensors, name) : "";
 }
 
-// The Hadamard's rows: it is symmetric and its own inverse.
+// The rows of a Hadamard, with signs or without: it is its own inverse transpose.
 KVL__FN void kvl__plain_basis(const kvl__codec* c, int num_kv_heads, float* out)
 {
     const int n = c->head_dim, piece = c->numbers[KVL__STAGE_TRANSFORM];
@@ -316,8 +316,8 @@ KVL__FN void kvl__plain_basis(const kvl__codec* c, int num_kv_heads, float* out)
         float* row = out + (int64_t)i * n;
         memset(row, 0, (size_t)n * sizeof *row);
         row[i % n] = 1.0f;
-        if (c->words[KVL__STAGE_TRANSFORM] == KVL__TRANSFORM_HADAMARD)
-            kvl__hadamard(row, n, piece);
+        if (c->words[KVL__STAGE_TRANSFORM] == KVL__TRANSFORM_SIGNED_HADAMARD) kvl__flip(row, n);
+        if (piece > 0) kvl__hadamard(row, n, piece);
     }
 }
 

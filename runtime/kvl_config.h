@@ -46,7 +46,7 @@ typedef struct kvl__parse {
 __attribute__((format(printf, 2, 3)))
 KVL__FN kvl_status kvl__spec_fail(const kvl__parse* p, const char* format, ...)
 {
-    char text[512];
+    char text[768];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
@@ -86,6 +86,15 @@ KVL__FN int kvl__is_raw(const kvl__codec* c)
 {
     return c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_F16 ||
            c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_BF16;
+}
+
+// What codes mean where levels are not equally spaced; else NULL.
+KVL__FN const kvl__book* kvl__book_of(const kvl__codec* c)
+{
+    const kvl__word* levels = kvl__word_of(c, KVL__STAGE_LEVELS);
+    for (int i = 0; i < levels->num_books; ++i)
+        if (levels->books[i].bits == c->bits) return &levels->books[i];
+    return NULL;
 }
 
 // Whether rows are stored without a mean that turns with their positions.
@@ -166,7 +175,7 @@ KVL__FN int32_t kvl__parse_count(const char* text)
 
 KVL__FN kvl_status kvl__parse_preset(kvl__parse* p, const char* name, int side)
 {
-    char allowed[256] = "";
+    char allowed[512] = "";
     for (int i = 0; i < KVL__NUM_PRESETS; ++i) {
         const kvl__preset* preset = &kvl__presets[i];
         if (strcmp(name, preset->name) == 0) {
@@ -187,7 +196,7 @@ KVL__FN kvl_status kvl__parse_preset(kvl__parse* p, const char* name, int side)
 KVL__FN kvl_status kvl__parse_stage_word(kvl__parse* p, int stage, const char* word, int sides)
 {
     const kvl__stage_info* info = &kvl__stages[stage];
-    char allowed[256] = "";
+    char allowed[512] = "";
     for (int i = 0; i < info->num_words; ++i) {
         const kvl__word* w = &info->words[i];
         const size_t n = strlen(w->name);
@@ -280,7 +289,7 @@ KVL__FN kvl_status kvl__parse_named(kvl__parse* p, const char* name, const char*
         sides = name[0] == 'k' ? 1 : 2;
         stage = name + 2;
     }
-    char allowed[256] = "sink, recent, chunk, page, rows, bits";
+    char allowed[512] = "sink, recent, chunk, page, rows, bits";
     for (int i = 0; i < KVL__NUM_STAGES; ++i) {
         if (strcmp(stage, kvl__stages[i].name) == 0)
             return kvl__parse_stage_word(p, i, value, sides);
@@ -468,6 +477,49 @@ KVL__FN kvl_status kvl__check_bits(const kvl__parse* p, const kvl__codec* c, cha
     return KVL_OK;
 }
 
+// Whether a word serves the levels of a side.
+KVL__FN int kvl__serves_levels(const kvl__word* word, const kvl__codec* c)
+{
+    if (word->levels == KVL__LEVELS_BOOK) return kvl__word_of(c, KVL__STAGE_LEVELS)->num_books > 0;
+    return word->levels == KVL__LEVELS_ANY || word->levels == c->words[KVL__STAGE_LEVELS];
+}
+
+// Appends the levels that a word serves.
+KVL__FN void kvl__append_served(const kvl__word* word, char* text, size_t size)
+{
+    const kvl__stage_info* info = &kvl__stages[KVL__STAGE_LEVELS];
+    for (int i = 0; i < info->num_words; ++i) {
+        const int serves = word->levels == KVL__LEVELS_BOOK ? info->words[i].num_books > 0
+                                                            : word->levels == i;
+        if (serves)
+            kvl__append_text(text, size, "%s%s", *text ? ", " : "", info->words[i].name);
+    }
+}
+
+// The words that are for some levels alone.
+KVL__FN kvl_status kvl__check_levels(const kvl__parse* p, const kvl__codec* c, char side)
+{
+    static const int stages[] = { KVL__STAGE_FIT, KVL__STAGE_META, KVL__STAGE_ROUND };
+    const kvl__word* levels = kvl__word_of(c, KVL__STAGE_LEVELS);
+    const kvl__word* fit = kvl__word_of(c, KVL__STAGE_FIT);
+    const kvl__word* meta = kvl__word_of(c, KVL__STAGE_META);
+    char served[128] = "";
+    for (int i = 0; i < 3; ++i) {
+        const kvl__word* word = kvl__word_of(c, stages[i]);
+        if (kvl__serves_levels(word, c)) continue;
+        kvl__append_served(word, served, sizeof served);
+        return KVL__SPEC_FAIL(p, "%c.%s = %s: is for levels = %s, not %s", side,
+                              kvl__stages[stages[i]].name, word->name, served, levels->name);
+    }
+    if (levels->num_books > 0 && c->words[KVL__STAGE_ROUND] != KVL__ROUND_NEAREST)
+        return KVL__SPEC_FAIL(p, "%c.round = %s: levels = %s take the nearest", side,
+                              kvl__word_of(c, KVL__STAGE_ROUND)->name, levels->name);
+    if (meta->stores && !(meta->stores & fit->stores))
+        return KVL__SPEC_FAIL(p, "%c.meta = %s: cannot store what fit = %s finds", side, meta->name,
+                              fit->name);
+    return KVL_OK;
+}
+
 KVL__FN kvl_status kvl__check_words(const kvl__parse* p, const kvl__codec* c, char side)
 {
     const kvl__word* levels = kvl__word_of(c, KVL__STAGE_LEVELS);
@@ -475,9 +527,7 @@ KVL__FN kvl_status kvl__check_words(const kvl__parse* p, const kvl__codec* c, ch
     const kvl__word* meta = kvl__word_of(c, KVL__STAGE_META);
     if (c->words[KVL__STAGE_FIT] == KVL__FIT_NONE)
         return KVL__SPEC_FAIL(p, "%c.fit = none: levels = %s need a fit", side, levels->name);
-    if (fit->levels >= 0 && fit->levels != c->words[KVL__STAGE_LEVELS])
-        return KVL__SPEC_FAIL(p, "%c.fit = %s: is for levels = %s, not %s", side, fit->name,
-                              kvl__stages[KVL__STAGE_LEVELS].words[fit->levels].name, levels->name);
+    KVL__TRY(kvl__check_levels(p, c, side));
     const int is_static = c->words[KVL__STAGE_FIT] == KVL__FIT_STATIC;
     if (is_static != (c->words[KVL__STAGE_META] == KVL__META_STATIC))
         return KVL__SPEC_FAIL(p, "%c.fit = %s, %c.meta = %s: static goes with static", side,
@@ -486,14 +536,6 @@ KVL__FN kvl_status kvl__check_words(const kvl__parse* p, const kvl__codec* c, ch
         return KVL__SPEC_FAIL(p, "%c.levels = %s: with %c.fit = static must be affine or kmeans",
                               side, levels->name, side);
     const kvl__word* round = kvl__word_of(c, KVL__STAGE_ROUND);
-    if (meta->levels >= 0 && meta->levels != c->words[KVL__STAGE_LEVELS])
-        return KVL__SPEC_FAIL(p, "%c.meta = %s: is for levels = %s, not %s", side, meta->name,
-                              kvl__stages[KVL__STAGE_LEVELS].words[meta->levels].name,
-                              levels->name);
-    if (round->levels >= 0 && round->levels != c->words[KVL__STAGE_LEVELS])
-        return KVL__SPEC_FAIL(p, "%c.round = %s: is for levels = %s, not %s", side, round->name,
-                              kvl__stages[KVL__STAGE_LEVELS].words[round->levels].name,
-                              levels->name);
     if (round->levels >= 0 && c->words[KVL__STAGE_CHOOSE] != KVL__CHOOSE_NONE)
         return KVL__SPEC_FAIL(p, "%c.round = %s: needs %c.choose = none, not %s", side, round->name,
                               side, kvl__word_of(c, KVL__STAGE_CHOOSE)->name);

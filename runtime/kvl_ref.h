@@ -122,12 +122,27 @@ KVL__FN void kvl__multiply(float* x, int32_t dim, const float* matrix)
     memcpy(x, y, (size_t)dim * sizeof *x);
 }
 
+// Times the signs of gen/parts/signed_hadamard.lua.
+KVL__FN void kvl__flip(float* x, int32_t dim)
+{
+    for (int32_t i = 0; i < dim; ++i) {
+        uint32_t h = (uint32_t)(i + 1) * 2654435761u;
+        h = (h ^ h >> 15) * 2246822519u;
+        h ^= h >> 13;
+        if (h & 1u) x[i] = -x[i];
+    }
+}
+
 KVL__FN void kvl__to_basis(const kvl__codec* c, const float* tables, float* x)
 {
     const float* forward = kvl__dense_table(c, tables, 0);
     if (forward) kvl__multiply(x, c->head_dim, forward);
     if (kvl__transform_of(c) == KVL__TRANSFORM_HADAMARD)
         kvl__hadamard(x, c->head_dim, c->numbers[KVL__STAGE_TRANSFORM]);
+    if (kvl__transform_of(c) == KVL__TRANSFORM_SIGNED_HADAMARD) {
+        kvl__flip(x, c->head_dim);
+        kvl__hadamard(x, c->head_dim, c->numbers[KVL__STAGE_TRANSFORM]);
+    }
     if (c->words[KVL__STAGE_CHOOSE] == KVL__CHOOSE_FIXED)
         kvl__rotate(c, kvl__fixed_choice(c, tables), x);
 }
@@ -151,13 +166,18 @@ KVL__FN void kvl__query_to_basis(const kvl__codec* c, const float* tables, float
     for (int32_t i = 0; base && i < c->head_dim; ++i) x[i] *= base[i];
 }
 
-// The Hadamard is its own inverse.
+// The Hadamard is its own inverse, and so are signs.
 KVL__FN void kvl__from_basis(const kvl__codec* c, const float* tables, float* x)
 {
     const float* query = kvl__dense_table(c, tables, 1);
     const float* base = kvl__base_of(c, tables);
     float y[KVL__MAX_HEAD_DIM] = { 0 };
     for (int32_t i = 0; base && i < c->head_dim; ++i) x[i] *= base[i];
+    if (kvl__transform_of(c) == KVL__TRANSFORM_SIGNED_HADAMARD) {
+        kvl__hadamard(x, c->head_dim, c->numbers[KVL__STAGE_TRANSFORM]);
+        kvl__flip(x, c->head_dim);
+        return;
+    }
     if (!query) {
         kvl__to_basis(c, tables, x);
         return;
@@ -212,16 +232,52 @@ KVL__FN int kvl__f32_to_e4m3(float x)
     return code > 127 ? 127 : code;
 }
 
-// Scales of 8 bits.
+// The same with bias 7, up to 448.
+KVL__FN float kvl__e4m3fn_to_f32(unsigned char code) { return 2.0f * kvl__e4m3_to_f32(code); }
+
+KVL__FN int kvl__f32_to_e4m3fn(float x)
+{
+    const int code = kvl__f32_to_e4m3(0.5f * x);
+    return code > 126 ? 126 : code;
+}
+
+// A power of two; the nearer one, the greater in the middle.
+KVL__FN float kvl__e8m0_to_f32(unsigned char code) { return ldexpf(1.0f, (int)code - 127); }
+
+KVL__FN int kvl__f32_to_e8m0(float x)
+{
+    const int code = (int)((kvl__bits_of(x) + 0x400000u) >> 23);
+    return code > 254 ? 254 : code;
+}
+
+// Scales of 8 bits, or of none.
 KVL__FN float kvl__scale_to_f32(const kvl__codec* c, unsigned char code)
 {
-    return c->words[KVL__STAGE_META] == KVL__META_E4M3 ? kvl__e4m3_to_f32(code)
-                                                       : kvl__e5m3_to_f32(code);
+    switch (c->words[KVL__STAGE_META]) {
+    case KVL__META_E4M3: return kvl__e4m3_to_f32(code);
+    case KVL__META_E4M3FN: return kvl__e4m3fn_to_f32(code);
+    case KVL__META_E8M0: return kvl__e8m0_to_f32(code);
+    case KVL__META_ONE: return 1.0f;
+    default: return kvl__e5m3_to_f32(code);
+    }
 }
 
 KVL__FN int kvl__f32_to_scale(const kvl__codec* c, float x)
 {
-    return c->words[KVL__STAGE_META] == KVL__META_E4M3 ? kvl__f32_to_e4m3(x) : kvl__f32_to_e5m3(x);
+    switch (c->words[KVL__STAGE_META]) {
+    case KVL__META_E4M3: return kvl__f32_to_e4m3(x);
+    case KVL__META_E4M3FN: return kvl__f32_to_e4m3fn(x);
+    case KVL__META_E8M0: return kvl__f32_to_e8m0(x);
+    case KVL__META_ONE: return 0;
+    default: return kvl__f32_to_e5m3(x);
+    }
+}
+
+// Whether scales are f16.
+KVL__FN int kvl__is_f16_meta(const kvl__codec* c)
+{
+    return c->words[KVL__STAGE_META] == KVL__META_F16 ||
+           c->words[KVL__STAGE_META] == KVL__META_F16_POINT;
 }
 
 KVL__FN int kvl__last_scale(const kvl__codec* c)
@@ -373,9 +429,10 @@ KVL__FN kvl__grid kvl__fit_symmetric(const kvl__codec* c, float d, float most,
     return g;
 }
 
-// Of a fit that clips: the nearest scale, and codes from it; levels on both sides of 0.
-KVL__FN kvl__grid kvl__fit_midpoint(const kvl__codec* c, float d, unsigned char* scale_at)
+// Of a fit that clips: the nearest scale, and codes from it.
+KVL__FN kvl__grid kvl__store_scale(const kvl__codec* c, float d, unsigned char* scale_at)
 {
+    const int least = c->words[KVL__STAGE_META] == KVL__META_E8M0 ? 0 : 1;
     kvl__grid g;
     if (c->words[KVL__STAGE_META] == KVL__META_F16) {
         uint16_t scale = kvl__f32_to_f16_finite(d);
@@ -384,11 +441,19 @@ KVL__FN kvl__grid kvl__fit_midpoint(const kvl__codec* c, float d, unsigned char*
         g.scale = kvl__f16_to_f32(scale);
     } else {
         int code = kvl__f32_to_scale(c, d);
-        if (d > 0.0f && code == 0) code = 1;
-        *scale_at = (unsigned char)code;
+        if (d > 0.0f && code < least) code = least;
+        if (kvl__word_of(c, KVL__STAGE_META)->scale_bytes) *scale_at = (unsigned char)code;
         g.scale = kvl__scale_to_f32(c, (unsigned char)code);
     }
     g.inverse = g.scale > 0.0f ? 1.0f / g.scale : 0.0f;
+    g.offset = 0.0f;
+    return g;
+}
+
+// Levels on both sides of 0.
+KVL__FN kvl__grid kvl__fit_midpoint(const kvl__codec* c, float d, unsigned char* scale_at)
+{
+    kvl__grid g = kvl__store_scale(c, d, scale_at);
     g.offset = kvl__midpoint_offset(c, g.scale);
     return g;
 }
@@ -404,10 +469,30 @@ KVL__FN kvl__grid kvl__static_grid(const kvl__codec* c)
     return g;
 }
 
+// Codes come from a pair before it is stored: gen/parts/span.lua, meta_f16_point.lua.
+KVL__FN kvl__grid kvl__fit_plain(const kvl__codec* c, float lo, float hi, unsigned char* scale_at,
+                                 unsigned char* zero_at)
+{
+    const int is_point = c->words[KVL__STAGE_META] == KVL__META_F16_POINT;
+    float step = fminf(hi - lo, FLT_MAX) / (float)kvl__code_max(c), zero = lo;
+    kvl__grid g;
+    if (is_point) {
+        if (!(hi > lo)) step = fabsf(lo);
+        if (step > 0.0f) step = fmaxf(step, ldexpf(1.0f, -24));
+        zero = step > 0.0f ? -lo / step : 0.0f;
+    }
+    kvl__put_u16(scale_at, kvl__f32_to_f16_finite(step));
+    kvl__put_u16(zero_at, kvl__f32_to_f16_finite(zero));
+    g.scale = kvl__f16_to_f32(kvl__get_u16(scale_at));
+    g.inverse = step > (is_point ? 0.0f : ldexpf(1.0f, -126)) ? 1.0f / step : 0.0f;
+    g.offset = lo;
+    return g;
+}
+
 KVL__FN kvl__grid kvl__load_grid(const kvl__codec* c, const unsigned char* scale_at,
                                  const unsigned char* zero_at)
 {
-    const int f16 = c->words[KVL__STAGE_META] == KVL__META_F16;
+    const int f16 = kvl__is_f16_meta(c);
     kvl__grid g;
     if (c->words[KVL__STAGE_META] == KVL__META_STATIC) return kvl__static_grid(c);
     g.inverse = 0.0f;
@@ -418,12 +503,18 @@ KVL__FN kvl__grid kvl__load_grid(const kvl__codec* c, const unsigned char* scale
         g.offset = g.scale * (zero * unit - 0.5f * (float)kvl__code_max(c));
         return g;
     }
-    g.scale = f16 ? kvl__f16_to_f32(kvl__get_u16(scale_at)) : kvl__scale_to_f32(c, *scale_at);
+    const int stored = kvl__word_of(c, KVL__STAGE_META)->scale_bytes > 0;
+    g.scale = f16 ? kvl__f16_to_f32(kvl__get_u16(scale_at))
+                  : kvl__scale_to_f32(c, stored ? *scale_at : 0);
     if (kvl__is_flagged(c)) g.scale = fabsf(g.scale);
-    if (c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_SYMMETRIC)
+    if (kvl__book_of(c))
+        g.offset = 0.0f;
+    else if (c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_SYMMETRIC)
         g.offset = -g.scale * kvl__zero_code(c);
     else if (c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_MIDPOINT)
         g.offset = kvl__midpoint_offset(c, g.scale);
+    else if (c->words[KVL__STAGE_META] == KVL__META_F16_POINT)
+        g.offset = -g.scale * kvl__f16_to_f32(kvl__get_u16(zero_at));
     else if (f16)
         g.offset = kvl__f16_to_f32(kvl__get_u16(zero_at));
     else
@@ -441,7 +532,7 @@ KVL__FN float kvl__rms_step(int bits)
     return steps[bits];
 }
 
-KVL__FN float kvl__rms(const float* x, int32_t count, int32_t stride)
+KVL__FN float kvl__squares(const float* x, int32_t count, int32_t stride)
 {
     const float most = ldexpf(1.0f, 57);
     float sum = 0.0f;
@@ -449,7 +540,12 @@ KVL__FN float kvl__rms(const float* x, int32_t count, int32_t stride)
         const float v = kvl__clamp(x[(int64_t)i * stride], -most, most);
         sum += v * v;
     }
-    return sqrtf(sum / (float)count);
+    return sum;
+}
+
+KVL__FN float kvl__rms(const float* x, int32_t count, int32_t stride)
+{
+    return sqrtf(kvl__squares(x, count, stride) / (float)count);
 }
 
 // Brings x [dim] to the magnitude at place `rank` of theirs in ascending order, from 0.
@@ -584,6 +680,67 @@ KVL__FN kvl__grid kvl__search(const kvl__codec* c, const float* x, int32_t count
     return g;
 }
 
+// BOOKS: gen/codebooks.lua says how levels are found.
+
+KVL__FN int kvl__book_code(const kvl__book* book, float y)
+{
+    const int minus = book->is_signed && kvl__bits_of(y) >> 31;
+    const float at = book->is_signed ? fabsf(y) : y;
+    int rank = 0, end = book->num_bounds;
+    while (rank < end) {
+        const int middle = (rank + end) / 2;
+        if (at >= book->bounds[middle]) rank = middle + 1;
+        else end = middle;
+    }
+    return rank | minus << (book->bits - 1);
+}
+
+// The scale that fit=matched and fit=squares store after the codes of a group are known.
+KVL__FN float kvl__book_again(const kvl__codec* c, const float* x, int32_t count, int32_t stride,
+                              float wanted, kvl__grid g)
+{
+    const kvl__book* book = kvl__book_of(c);
+    const int squares = c->words[KVL__STAGE_FIT] == KVL__FIT_SQUARES;
+    const float most = ldexpf(1.0f, 36);
+    float sum = 0.0f, levels = 0.0f;
+    for (int32_t i = 0; i < count; ++i) {
+        const float v = x[(int64_t)i * stride], near = kvl__clamp(v, -most, most);
+        const float level = book->values[kvl__book_code(book, v * g.inverse)];
+        if (squares) {
+            sum += near * near * level * near;
+            levels += near * near * level * level;
+        } else {
+            levels += level * level;
+        }
+    }
+    if (squares) return g.scale == 0.0f ? 0.0f : levels > 0.0f ? sum / levels : wanted;
+    return levels > 0.0f ? sqrtf(kvl__squares(x, count, stride) / levels) : 0.0f;
+}
+
+// extreme: the value of largest magnitude, the first of equals.
+KVL__FN kvl__grid kvl__fit_book(const kvl__codec* c, const float* x, int32_t count, int32_t stride,
+                                float extreme, unsigned char* scale_at)
+{
+    const kvl__book* book = kvl__book_of(c);
+    const int fit = c->words[KVL__STAGE_FIT];
+    float wanted;
+    switch (fit) {
+    case KVL__FIT_AMAX: wanted = fabsf(extreme) / book->top; break;
+    case KVL__FIT_SHARED:
+        wanted = kvl__float_of(kvl__bits_of(extreme) & 0x7f800000u) * book->octave;
+        break;
+    case KVL__FIT_SQUARES:
+        wanted = fabsf(extreme) < 1e-15f ? 0.0f : extreme / book->values[0];
+        break;
+    default: wanted = sqrtf(kvl__squares(x, count, stride) / (float)count);
+    }
+    kvl__grid g = kvl__store_scale(c, wanted, scale_at);
+    if (fit != KVL__FIT_SQUARES && fit != KVL__FIT_MATCHED) return g;
+    g.inverse = fabsf(wanted) > ldexpf(1.0f, -126) ? 1.0f / wanted : 0.0f;
+    (void)kvl__store_scale(c, kvl__book_again(c, x, count, stride, wanted, g), scale_at);
+    return g;
+}
+
 // x: `count` values, `stride` apart.  flag: the lowest bit of the zero; < 0: any.
 KVL__FN kvl__grid kvl__fit(const kvl__codec* c, const float* x, int32_t count, int32_t stride,
                            int flag, unsigned char* scale_at, unsigned char* zero_at)
@@ -598,7 +755,9 @@ KVL__FN kvl__grid kvl__fit(const kvl__codec* c, const float* x, int32_t count, i
     lo += 0.0f;                                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
     kvl__grid g;
+    if (kvl__book_of(c)) return kvl__fit_book(c, x, count, stride, most, scale_at);
     switch (c->words[KVL__STAGE_FIT]) {
+    case KVL__FIT_SPAN: return kvl__fit_plain(c, lo, hi, scale_at, zero_at);
     case KVL__FIT_ABSMAX:
         return kvl__fit_symmetric(c, fabsf(most) / (kvl__zero_code(c) - 1.0f), fabsf(most),
                                   scale_at);
@@ -622,6 +781,7 @@ KVL__FN kvl__grid kvl__fit(const kvl__codec* c, const float* x, int32_t count, i
 
 KVL__FN int kvl__round(const kvl__codec* c, float x, kvl__grid g)
 {
+    if (kvl__book_of(c)) return kvl__book_code(kvl__book_of(c), x * g.inverse);
     const int symmetric = c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_SYMMETRIC;
     const float zero = symmetric ? kvl__zero_code(c) : 0.0f, code_max = (float)kvl__code_max(c);
     const float raw = symmetric ? x * g.inverse : (x - g.offset) * g.inverse;
@@ -1315,6 +1475,12 @@ KVL__FN int kvl__level_of(const kvl__codec* c, const unsigned char* page, int64_
            kvl__trellis_sub(&trellis, history);
 }
 
+// What a level of kvl__level_of stands for, in units of the scale.
+KVL__FN float kvl__level_value(const kvl__book* book, int level)
+{
+    return book ? book->values[level] : (float)level;
+}
+
 // Row `row` of a page in the codec's basis.
 KVL__FN void kvl__decode_row(const kvl__codec* c, const kvl__side_layout* l,
                              const unsigned char* page, int64_t row, float* x)
@@ -1326,6 +1492,7 @@ KVL__FN void kvl__decode_row(const kvl__codec* c, const kvl__side_layout* l,
             x[i] = kvl__row_to_f32(kvl__get_u16(from + 2 * i), bf16);
         return;
     }
+    const kvl__book* book = kvl__book_of(c);
     int64_t last = -1;
     kvl__grid g = { 0.0f, 0.0f, 0.0f };
     for (int32_t i = 0; i < c->head_dim; ++i) {
@@ -1335,7 +1502,7 @@ KVL__FN void kvl__decode_row(const kvl__codec* c, const kvl__side_layout* l,
                                page + l->zeros_at + group * l->zero_bytes);
             last = group;
         }
-        x[i] = g.scale * (float)kvl__level_of(c, page, row, i) + g.offset;
+        x[i] = g.scale * kvl__level_value(book, kvl__level_of(c, page, row, i)) + g.offset;
     }
 }
 

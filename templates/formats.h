@@ -37,6 +37,30 @@ INLINE uint32_t e4m3_of_f32(float x)
     return c > 127u ? 127u : c;
 }
 
+// The same with bias 7, up to 448, as OCP has it: (8 + m) 2^(e - 10), or m 2^-9 at e = 0.
+INLINE float f32_of_e4m3fn(uint32_t c)
+{
+    c &= 127u;
+    return c < 8u ? (float)(int32_t)c * 1.953125e-3f : float_of((c << 20) + (120u << 23));
+}
+
+INLINE uint32_t e4m3fn_of_f32(float x)
+{
+    if (x < 1.5625e-2f) return (uint32_t)(int32_t)nearest_even(x * 512.0f);
+    const uint32_t u = bits_of(x) - (120u << 23), c = (u + 0x7ffffu + (u >> 20 & 1u)) >> 20;
+    return c > 126u ? 126u : c;
+}
+
+// e8m0: 2^(c - 127).
+INLINE float f32_of_e8m0(uint32_t c) { return float_of(c > 0u ? c << 23 : 0x400000u); }
+
+// x >= 0; the nearer power of two, the greater one in the middle.
+INLINE uint32_t e8m0_of_f32(float x)
+{
+    const uint32_t c = (bits_of(x) + 0x400000u) >> 23;
+    return c > 254u ? 254u : c;
+}
+
 // log4: 2^((c - 8) / 4) of c = 0 .. 15, whose nearest exponent these bounds part.
 CONSTANT float log4_bounds[15] = {
     0.272626936f, 0.324209899f, 0.385552704f, 0.458502024f, 0.545253873f,

@@ -4,6 +4,7 @@
 -- The same files describe codecs to the generator; the runtime knows them only through this table.
 
 package.path = "gen/?.lua"
+local codebooks = require "codebooks"
 local stages = require "stages"
 
 -- A mistake in a part or a codec is one line: file, what, rule.
@@ -160,6 +161,65 @@ for _, stage in ipairs(stages) do
     end
 end
 
+-- What codes mean where levels are not equally spaced (gen/codebooks.lua).
+line("\ntypedef struct kvl__book {")
+line("    int32_t      bits, is_signed;          // is_signed: the highest bit of a code is a sign")
+line("    int32_t      num_bounds;")
+line("    float        top, octave;              // greatest magnitude; 2^-e of its power of two")
+line("    const float* values;                   // [1 << bits] by code")
+line("    const float* bounds;                   // [num_bounds], rising")
+line("} kvl__book;\n")
+local function float_text(x)
+    local text = ("%.9g"):format(x)
+    return text .. (text:find("[%.e]") and "f" or ".0f")
+end
+local function float_lines(name, list)
+    local items, rows = {}, {}
+    for i, x in ipairs(list) do items[i] = float_text(x) end
+    for i = 1, #items, 6 do
+        rows[#rows + 1] = "    " .. table.concat(items, ", ", i, i + 5 < #items and i + 5 or #items)
+    end
+    line("static const float %s[] = {\n%s\n};", name, table.concat(rows, ",\n"))
+end
+-- Prints the books of a levels part; returns the name of their array and how many there are.
+local function book_lines(part)
+    if not part or not (part.book or part.float) then return "0", 0 end
+    local entries = {}
+    for i, bits in ipairs(part.bits) do
+        local book, name = codebooks.derive(part, bits), ("%s_%d"):format(part.name, bits)
+        float_lines("kvl__values_" .. name, book.values)
+        float_lines("kvl__bounds_" .. name, book.bounds)
+        entries[i] = ("    { %d, %d, %d, %s, %s, kvl__values_%s, kvl__bounds_%s },"):format(
+            bits, book.signed and 1 or 0, #book.bounds, float_text(book.top),
+            float_text(book.octave), name, name)
+    end
+    line("static const kvl__book kvl__books_%s[] = {\n%s\n};", part.name,
+         table.concat(entries, "\n"))
+    return "kvl__books_" .. part.name, #entries
+end
+local books = {}
+for _, one in ipairs(words.levels) do books[one.name] = { book_lines(one.part) } end
+
+-- What metadata has room for, and what a fit finds: an offset, a scale about zero, a scale of its
+-- own, or both as they are found.
+line("\nenum { KVL__STORES_AFFINE = 1, KVL__STORES_SYMMETRIC = 2, KVL__STORES_CLIPPED = 4,")
+line("       KVL__STORES_PLAIN = 8 };")
+local function stores(p)
+    if p.stage == "meta" then
+        return (p.store_affine and 1 or 0) | (p.store_symmetric and 2 or 0)
+            | (p.store_clipped and 4 or 0) | (p.store_plain and 8 or 0)
+    elseif p.stage == "fit" then
+        if p.levels == "affine" then return p.unrounded and 8 or 1 end
+        return (p.clips or p.levels == "book") and 4 or 2
+    end
+    return 0
+end
+line("\nenum { KVL__LEVELS_ANY = -1, KVL__LEVELS_BOOK = -2 };")
+local function levels_of(p)
+    if p.levels == "book" then return "KVL__LEVELS_BOOK" end
+    return p.levels and tostring(index.levels[p.levels]) or "KVL__LEVELS_ANY"
+end
+
 -- What a word's number is: a power of two that divides head_dim, the greatest of these up to it, a
 -- count in steps of 16, a power of two, or what its part says.
 line("\nenum { KVL__NUMBER_PIECE = 1, KVL__NUMBER_PIECE_UP_TO = 2, KVL__NUMBER_COUNT = 3,")
@@ -171,7 +231,7 @@ line("    const char* name;")
 line("    const char* text;")
 line("    int32_t     takes_number;              // a KVL__NUMBER_; 0: none")
 line("    int32_t     scale_bytes, zero_bytes;   // of a meta word")
-line("    int32_t     levels;                    // a fit's: the levels it is for; else -1")
+line("    int32_t     levels;                    // that it is for, or a KVL__LEVELS_")
 line("    int32_t     min_bits;                  // a fit's least bits; else 0")
 line("    int32_t     has_sign;                  // a fit's scale has one; a meta word stores one")
 line("    uint32_t    bits_mask;                 // a levels word's widths: bit b for b bits")
@@ -181,6 +241,9 @@ line("    int32_t     num_tables;")
 line("    int32_t     free_sign;                 // a meta word's scales have a sign to spare")
 line("    int32_t     copies;                    // a choose word's copies of a query; else 0")
 line("    int32_t     sides;                     // 1: for keys, 2: for values, 3: for both")
+line("    int32_t     stores;                    // of a fit and a meta word: KVL__STORES_")
+line("    const kvl__book* books;                // [num_books] of a levels word")
+line("    int32_t     num_books;")
 line("} kvl__word;\n")
 for _, stage in ipairs(stages) do
     line("static const kvl__word kvl__words_%s[] = {", stage.name)
@@ -188,12 +251,14 @@ for _, stage in ipairs(stages) do
         local p, mask = one.part or {}, 0
         for _, b in ipairs(p.bits or {}) do mask = mask | 1 << b end
         local tables = p.tables and tables_of(stage, one) or "0"
-        line('    { "%s", "%s", %d, %d, %d, %d, %d, %d, %du, %d, %d, %d, %s, %d, %d, %d, %d },',
+        local book = stage.name == "levels" and books[one.name] or { "0", 0 }
+        line('    { "%s", "%s", %d, %d, %d, %s, %d, %d, %du, %d, %d, %d, %s, %d, %d, %d, %d, %d, '
+             .. '%s, %d },',
              one.name, one.text, p.number and (numbers[p.number] or 4) or 0, p.scale_bytes or 0,
-             p.zero_bytes or 0, p.levels and index.levels[p.levels] or -1,
+             p.zero_bytes or 0, levels_of(p),
              p.min_bits or 0, p.signed and 1 or 0, mask, p.number_usual or 0, p.number_least or 0,
              p.number_most or 0, tables, #(p.tables or {}), p.free_sign and 1 or 0, p.copies or 0,
-             p.side == "k" and 1 or p.side == "v" and 2 or 3)
+             p.side == "k" and 1 or p.side == "v" and 2 or 3, stores(p), book[1], book[2])
     end
     line("};")
 end

@@ -8,7 +8,8 @@
 -- Symmetric levels store the scale alone, and their codes come from the scale before it is rounded:
 -- that is ggml's arithmetic, whose bytes its two types reproduce.  Whatever would leave the range
 -- of f16 is brought into it before any code is computed.  A fit that clips gets the nearest scale,
--- not below the least f16, and codes come from it.
+-- not below the least f16, and codes come from it.  fit=span stores the nearest of both and takes
+-- codes from what it found, as ggml has it.
 -- A scale so small that its inverse is infinite has the inverse 0.  At 1 bit a range beyond 98256
 -- cannot be met within half a step: the scale stops at 65504.
 -- A group of equal values that are f16 numbers has scale 0 and is exact.
@@ -44,6 +45,13 @@ scale_code += (scale_code == 0) & 1;
 scale = value8_of_f16(scale_code);
 zero_code = f16_of_value8(middle - scale * (0.5f * (float)code_max));
 offset = value8_of_f16(zero_code);]],
+         store_plain = [[
+const float step = least(hi - lo, float_max) / (float)code_max;
+scale_code = f16_of_f32(step);
+zero_code = f16_of_f32(lo);
+scale = f32_of_f16(scale_code);
+grid.inverse = step > 0x1p-126f ? 1.0f / step : 0.0f;
+grid.offset = lo;]],
          store_clipped = [[
 scale_code = f16_of_f32(wanted);
 if (wanted > 0.0f && scale_code == 0) scale_code = 1;

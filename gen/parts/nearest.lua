@@ -1,4 +1,4 @@
 -- nearest -- to the nearest level, ties to even.
 
 return { stage = "round", name = "nearest", text = "nearest level, ties to even",
-         code = "round_even(y) + zero_point" }
+         of_books = true, code = "round_even(y) + zero_point" }

@@ -95,8 +95,14 @@ INLINE float $(s "offset_of")(float scale, uint32_t zero_bits)
 
 INLINE float $(s "read_scale")(const unsigned char* page, int group)
 {
+    //% if codec.scale_bytes == 0 then
+    (void)page;
+    (void)group;
+    return $(s "scale_of")(0);
+    //% else
     const unsigned char* at = page + $(s "scales_at") + group * $(codec.scale_bytes);
     return $(s "scale_of")($("read_" .. scale_bits)(at));
+    //% end
 }
 
 INLINE float $(s "read_offset")(const unsigned char* page, int group, float scale)
@@ -135,6 +141,7 @@ typedef struct $(s "pair") {
     float    scale;
 } $(s "pair");
 
+//% if not codec.book then
 // Fits a group.  flag: the lowest bit of its zero; < 0: any.
 INLINE $(s "grid") $(s "fit_grid")($(s "pair")* pair, int flag, $(codec.stat_parameters))
 {
@@ -148,7 +155,7 @@ INLINE $(s "grid") $(s "fit_grid")($(s "pair")* pair, int flag, $(codec.stat_par
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
-    $(meta.store_affine)
+    $(meta[codec.store])
     pair->zero_code = zero_code;
     //% else
     pair->zero_code = 0;
@@ -156,11 +163,7 @@ INLINE $(s "grid") $(s "fit_grid")($(s "pair")* pair, int flag, $(codec.stat_par
     const float factor = $(f32(codec.factor));
     //% end
     const float wanted = $(codec.parts.fit.wanted);
-    //% if codec.parts.fit.clips then
-    $(meta.store_clipped)
-    //% else
-    $(meta.store_symmetric)
-    //% end
+    $(meta[codec.store])
     //% if not levels.is_centered then
     grid.offset = $(offset);
     //% end
@@ -170,16 +173,29 @@ INLINE $(s "grid") $(s "fit_grid")($(s "pair")* pair, int flag, $(codec.stat_par
     return grid;
 }
 
+//% end
+//% end
+//% if codec.book then
+#include "books.h"
+
+INLINE float $(s "level")(uint32_t code) { return $(s "level_of")(code); }
+
+//% end
+//% if kernel.writes then
 //% if not codec.path then
 // The code of a value: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 INLINE uint32_t $(s "code_of")(float x, $(s "grid") grid)
 {
+    //% if codec.book then
+    return $(s "code_of_level")(x * grid.inverse);
+    //% else
     const float zero_point = $(codec.zero_point).0f, code_max = $(codec.code_max).0f;
     float y = (x - grid.offset) * grid.inverse;
     y = most(y, -zero_point);
     y = least(y, code_max - zero_point);
     return (uint32_t)(int32_t)least($(codec.parts.round.code), code_max);
+    //% end
 }
 //% end
 //% end
@@ -253,26 +269,31 @@ INLINE void $(s "read_words")(const unsigned char* page, int lane, int word, flo
     // Words side by side have scales side by side.
     const int group = $(s "group")(word, lane);
     uint32_t scales[$(n)], zeros[$(n)] = { 0 };
+    //% if codec.scale_bytes > 0 then
     $(("read_%d_%s"):format(n, scale_bits))(page + $(s "scales_at") + group * $(codec.scale_bytes),
                                         scales);
+    //% else
+    (void)group;
+    for (int i = 0; i < $(n); ++i) scales[i] = 0;
+    //% end
     //% if zeros then
     $(("read_%d_%s"):format(n, zero_bits))(page + $(s(zeros)) + group * $(zero_step), zeros);
     //% end
     for (int i = 0; i < $(n); ++i) {
         const float scale = $(s "scale_of")(scales[i]);
-        x[i] = scale * to_float(q[i]) + $(s "offset_of")(scale, zeros[i]);
+        x[i] = scale * $(codec.level "q[i]") + $(s "offset_of")(scale, zeros[i]);
     }
     //% elseif codec.fold == "values" then
     for (int i = 0; i < $(n); ++i) {
         const int group = $(s "group")(word + i, lane);
         const float scale = $(s "read_scale")(page, group);
-        x[i] = scale * to_float(q[i]) + $(s "read_offset")(page, group, scale);
+        x[i] = scale * $(codec.level "q[i]") + $(s "read_offset")(page, group, scale);
     }
     //% else
     const int group = $(s "group")(word, lane);
     const float scale = $(s "read_scale")(page, group);
     const float offset = $(s "read_offset")(page, group, scale);
-    for (int i = 0; i < $(n); ++i) x[i] = scale * to_float(q[i]) + offset;
+    for (int i = 0; i < $(n); ++i) x[i] = scale * $(codec.level "q[i]") + offset;
     //% end
 }
 
@@ -316,7 +337,7 @@ INLINE float $(s "read_value")(const unsigned char* page, int row, int channel, 
     //% else
     const int group = $(s "group")(word, lane);
     const float scale = $(s "read_scale")(page, group);
-    return scale * to_float(*code) + $(s "read_offset")(page, group, scale);
+    return scale * $(codec.level "*code") + $(s "read_offset")(page, group, scale);
     //% end
 }
 

@@ -216,6 +216,9 @@ INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
             const int group = $(s "group")($(codec.word_lane("row", "channel")));
             $(s "pair") pair;
             const $(s "grid") grid = $(s "fit_grid")(&pair, -1, $(codec.stat_names));
+            //% if codec.refit then
+            $(s "refit")(&pair, grid, of, 1, $(codec.stat_names));
+            //% end
             $(s "put_pair")(u.page, group, pair.scale_code, pair.zero_code);
             for (int i = 0; i < group_size; ++i) of[i] = float_of($(s "code_of")(of[i], grid));
         }

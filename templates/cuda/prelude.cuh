@@ -82,6 +82,9 @@ INLINE uint32_t f16_of_f32(float x)
 INLINE float meta_f16(uint32_t bits) { return f32_of_f16(bits); }
 INLINE float meta_e5m3(uint32_t bits) { return f32_of_e5m3(bits); }
 INLINE float meta_e4m3(uint32_t bits) { return f32_of_e4m3(bits); }
+INLINE float meta_e4m3fn(uint32_t bits) { return f32_of_e4m3fn(bits); }
+INLINE float meta_e8m0(uint32_t bits) { return f32_of_e8m0(bits); }
+INLINE float meta_one(uint32_t bits) { return (void)bits, 1.0f; }
 INLINE float meta_i8(uint32_t bits) { return (float)(int8_t)bits; }
 INLINE float meta_log4(uint32_t bits) { return f32_of_log4(bits >> 4); }
 INLINE float meta_low4(uint32_t bits) { return to_float(bits & 15u) - 8.0f; }

@@ -143,11 +143,27 @@ INLINE uint32_t $(s "fixed_choice")(const float* record)
 }
 
 //% end
+//% if codec.signs then
+// Times the signs of the channels.
+INLINE void $(s "flip")(float* x, int num_rows, int row_stride)
+{
+    enum { dim = $(codec.head_dim) };
+    static __device__ const float signs[dim] = { $(codec.signs) };
+    __syncthreads();
+    for (int i = threadIdx.x; i < num_rows * dim; i += cta_threads)
+        x[i / dim * row_stride + i % dim] *= signs[i % dim];
+    __syncthreads();
+}
+
+//% end
 // Into the basis that all rows are in.
 template <int num_rows>
 INLINE void $(s "to_basis")(float* x, int row_stride, const float* record)
 {
     (void)record;
+    //% if codec.signs then
+    $(s "flip")(x, num_rows, row_stride);
+    //% end
     //% if codec.piece > 0 then
     $(s("hadamard_" .. codec.piece))(x, num_rows, row_stride);
     //% elseif codec.chooses == "fixed" then
@@ -161,7 +177,16 @@ INLINE void $(s "to_basis")(float* x, int row_stride, const float* record)
 }
 
 INLINE void $(s "turn_query")(float* x, const float* record) { $(s "to_basis")<1>(x, 0, record); }
+//% if codec.signs then
+INLINE void $(s "from_basis")(float* x, const float* record)
+{
+    (void)record;
+    $(s("hadamard_" .. codec.piece))(x, 1, 0);
+    $(s "flip")(x, 1, 0);
+}
+//% else
 INLINE void $(s "from_basis")(float* x, const float* record) { $(s "to_basis")<1>(x, 0, record); }
+//% end
 //% end
 //% if codec.base then
 

@@ -125,7 +125,7 @@ static void $(s "add_cell")(const unsigned char* page, int lane16, int word16,
             //% if codec.raw ~= "none" then
             x = $("load_" .. codec.raw)(cell + $(32 * i) + lane * 2);
             //% else
-            x = to_float($(codec.code[i + 1]));
+            x = $(codec.level(codec.code[i + 1]));
             //% end
             //% if codec.fold == "values" then
             {

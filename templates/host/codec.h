@@ -82,6 +82,11 @@ typedef struct $(s "grid") {
 INLINE void $(s "put_pair")(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
 {
     (void)zero_code;
+    //% if codec.scale_bytes == 0 then
+    (void)page;
+    (void)group;
+    (void)scale_code;
+    //% end
     //% if meta.packed then
     scale_code = scale_code << 4 | zero_code;
     //% end
@@ -100,6 +105,57 @@ typedef struct $(s "pair") {
     float    scale;
 } $(s "pair");
 
+//% if codec.book then
+#include "books.h"
+
+// The levels of codes.
+INLINE vf $(s "level")(vu code)
+{
+    //% if codec.permutes and isa.lanes >= 1 << codec.bits then
+    return (vf)take_lanes((vi)load($(s "values")), (vi)code);
+    //% elseif codec.permutes then
+    const vi low = take_lanes((vi)load($(s "values")), (vi)code);
+    const vi high = take_lanes((vi)load($(s "values") + lanes), (vi)code);
+    return select(code >= (uint32_t)lanes, (vf)high, (vf)low);
+    //% elseif codec.looks_up then
+    vf x = repeat(0.0f);
+    for (int i = 0; i < lanes; ++i) x[i] = $(s "values")[code[i]];
+    return x;
+    //% else
+    //% local float = codec.book.float
+    const vu size = code & $((1 << codec.bits - 1) - 1), sign = code >> $(codec.bits - 1) << 31;
+    const vf a = (vf)((size << $(23 - float.mantissa)) + $(127 - float.bias << 23));
+    const vf x = smaller(mul_add(a, repeat(2.0f), repeat($(f32(-2.0 ^ (1 - float.bias))))), a);
+    return (vf)((vu)x | sign);
+    //% end
+}
+
+// The codes of the levels that are nearest to y.
+INLINE vi $(s "codes_of")(vf y)
+{
+    //% if codec.counts_bounds then
+    const vf at = $(codec.book.signed and "absolute_of(y)" or "y");
+    vi rank = { 0 };
+    //% for _, bound in ipairs(codec.book.bounds) do
+    rank -= (vi)(at >= $(f32(bound)));
+    //% end
+    //% else
+    //% local float = codec.book.float
+    const vf at = smaller(absolute_of(y), repeat($(f32(codec.book.top))));
+    const vu u = (vu)at - $(127 - float.bias << 23);
+    const vu normal = (u + $((1 << 22 - float.mantissa) - 1) + (u >> $(23 - float.mantissa) & 1u))
+                      >> $(23 - float.mantissa);
+    const vf small = round_even(smaller(at, repeat(1.0f))
+                                * $(f32(2.0 ^ (float.bias + float.mantissa - 1))));
+    vi rank = (vi)select(at < $(f32(2.0 ^ (1 - float.bias))),
+                         (vf)__builtin_convertvector(small, vi), (vf)normal);
+    //% end
+    //% if codec.book.signed then
+    rank |= (vi)((vu)y >> 31 << $(codec.bits - 1));
+    //% end
+    return rank;
+}
+//% else
 // Fits a group.  flag: the lowest bit of its zero; < 0: any.
 INLINE $(s "grid") $(s "fit_grid")($(s "pair")* pair, int flag, $(codec.stat_parameters))
 {
@@ -113,7 +169,7 @@ INLINE $(s "grid") $(s "fit_grid")($(s "pair")* pair, int flag, $(codec.stat_par
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
-    $(meta.store_affine)
+    $(meta[codec.store])
     pair->zero_code = zero_code;
     //% else
     pair->zero_code = 0;
@@ -121,11 +177,7 @@ INLINE $(s "grid") $(s "fit_grid")($(s "pair")* pair, int flag, $(codec.stat_par
     const float factor = $(f32(codec.factor));
     //% end
     const float wanted = $(codec.parts.fit.wanted);
-    //% if codec.parts.fit.clips then
-    $(meta.store_clipped)
-    //% else
-    $(meta.store_symmetric)
-    //% end
+    $(meta[codec.store])
     //% if not levels.is_centered then
     grid.offset = $(offset);
     //% end
@@ -134,9 +186,11 @@ INLINE $(s "grid") $(s "fit_grid")($(s "pair")* pair, int flag, $(codec.stat_par
     pair->scale = scale;
     return grid;
 }
+//% end
 
 // Fits a group and stores its scale$(codec.has_zero and " and zero" or "").
-static $(codec.flagged and "__attribute__((unused)) " or "")$(s "grid") $(s "store_grid")(
+//% local unused = codec.flagged or codec.refit
+static $(unused and "__attribute__((unused)) " or "")$(s "grid") $(s "store_grid")(
     unsigned char* page, int group, $(codec.stat_parameters))
 {
     $(s "pair") pair;
@@ -145,7 +199,29 @@ static $(codec.flagged and "__attribute__((unused)) " or "")$(s "grid") $(s "sto
     return grid;
 }
 
-//% if not codec.feedback and not codec.path then
+//% if codec.refit then
+// Fits a group x, values `stride` apart, and stores the scale that its codes then ask for.
+static NOINLINE $(s "grid") $(s "refit_grid")(unsigned char* page, int group, const float* x,
+                                      int stride, $(codec.stat_parameters))
+{
+    $(s "pair") pair;
+    const $(s "grid") grid = $(s "fit_grid")(&pair, -1, $(codec.stat_names));
+    $(s "refit")(&pair, grid, x, stride, $(codec.stat_names));
+    $(s "put_pair")(page, group, pair.scale_code, pair.zero_code);
+    return grid;
+}
+
+//% end
+//% if codec.book then
+// Codes q [dim] of a row.
+static void $(s "round_row")(const float* x, const float* offset, const float* inverse, uint16_t* q)
+{
+    (void)offset;
+    for (int i = 0; i < $(s "dim"); i += lanes)
+        *(vh_at*)(q + i) = __builtin_convertvector(
+            $(s "codes_of")(load(x + i) * load(inverse + i)), vh);
+}
+//% elseif not codec.feedback and not codec.path then
 // Codes q [dim] of a row: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 static void $(s "round_row")(const float* x, const float* offset, const float* inverse, uint16_t* q)
@@ -282,7 +358,8 @@ INLINE float $(s "read_value")(const unsigned char* page, int row, int channel)
     //% if codec.raw == "none" then
     const int group = $(s "group")($(codec.word_lane("row", "channel")));
     const float scale = $(s "read_scale")(page, group);
-    return scale * (float)(int32_t)code + $(s "read_offset")(page, group, scale);
+    //% local level = codec.book and s "level_of(code)" or "(float)(int32_t)code"
+    return scale * $(level) + $(s "read_offset")(page, group, scale);
     //% else
     return $("f32_of_" .. codec.raw)(code);
     //% end

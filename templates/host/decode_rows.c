@@ -19,7 +19,7 @@ static void $(s "decode_rows")(const kvl__decode_args* a)
             //% elseif codec.flagged then
             $(s "rotate")(x, $(s "read_choice")(a->page, row));
             //% else
-            $(s "transform")(x, a->tables);
+            $(s(codec.signs and "turn_back" or "transform"))(x, a->tables);
             //% end
             //% if codec.shift then
             const float* shift = a->tables + $(codec.table_at(codec.shift.subtract));

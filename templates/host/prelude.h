@@ -106,6 +106,9 @@ INLINE float read_f16(const unsigned char* at) { return f32_of_f16(read_u16(at))
 INLINE float read_bf16(const unsigned char* at) { return f32_of_bf16(read_u16(at)); }
 INLINE float read_e5m3(const unsigned char* at) { return f32_of_e5m3(*at); }
 INLINE float read_e4m3(const unsigned char* at) { return f32_of_e4m3(*at); }
+INLINE float read_e4m3fn(const unsigned char* at) { return f32_of_e4m3fn(*at); }
+INLINE float read_e8m0(const unsigned char* at) { return f32_of_e8m0(*at); }
+INLINE float read_one(const unsigned char* at) { return (void)at, 1.0f; }
 INLINE float read_i8(const unsigned char* at) { return (float)(int8_t)*at; }
 
 // VECTORS
@@ -279,6 +282,21 @@ INLINE vf load_e4m3(const unsigned char* at)
     const vf a = (vf)(((load_u8(at) & 127u) << 20) + (119u << 23));
     return smaller(mul_add(a, repeat(2.0f), repeat(-7.8125e-3f)), a);
 }
+
+// Of bias 7: a = 2^-7 (1 + c / 8).
+INLINE vf load_e4m3fn(const unsigned char* at)
+{
+    const vf a = (vf)(((load_u8(at) & 127u) << 20) + (120u << 23));
+    return smaller(mul_add(a, repeat(2.0f), repeat(-1.5625e-2f)), a);
+}
+
+INLINE vf load_e8m0(const unsigned char* at)
+{
+    const vu c = load_u8(at);
+    return (vf)(c << 23 | ((vu)(c == 0u) & 0x400000u));
+}
+
+INLINE vf load_one(const unsigned char* at) { return (void)at, repeat(1.0f); }
 
 INLINE vf load_log4(const unsigned char* at)
 {

@@ -31,9 +31,9 @@ static NOINLINE void $(s "read_tile")(const unsigned char* page, int lane16, int
         //% if codec.raw ~= "none" then
         store(tile->turned[$(i)] + lane, $("load_" .. codec.raw)(cell + $(32 * i) + lane * 2));
         //% elseif codec.fold == "words" then
-        store(tile->turned[$(i)] + lane, mul_add(scale, to_float($(codec.code[i + 1])), offset));
+        store(tile->turned[$(i)] + lane, mul_add(scale, $(codec.level(codec.code[i + 1])), offset));
         //% else
-        store(tile->turned[$(i)] + lane, to_float($(codec.code[i + 1])));
+        store(tile->turned[$(i)] + lane, $(codec.level(codec.code[i + 1])));
         //% end
         //% end
     }

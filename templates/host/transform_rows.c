@@ -129,11 +129,31 @@ INLINE uint32_t $(s "fixed_choice")(const float* tables)
 }
 
 //% end
+//% if codec.signs then
+// Times the signs of the channels.
+INLINE void $(s "flip")(float* x)
+{
+    static const float signs[$(codec.head_dim)] = { $(codec.signs) };
+    for (int i = 0; i < $(s "dim"); i += lanes) store(x + i, load(x + i) * load(signs + i));
+}
+
+// Out of the basis that all rows are in.
+INLINE void $(s "turn_back")(float* x, const float* tables)
+{
+    (void)tables;
+    $(s("hadamard_" .. codec.piece))(x, $(s "dim"));
+    $(s "flip")(x);
+}
+
+//% end
 //% if not codec.dense then
 // Into the basis that all rows are in.
 INLINE void $(s "transform")(float* x, const float* tables)
 {
     (void)tables;
+    //% if codec.signs then
+    $(s "flip")(x);
+    //% end
     //% if codec.piece > 0 then
     $(s("hadamard_" .. codec.piece))(x, $(s "dim"));
     //% elseif codec.chooses == "fixed" then
@@ -178,7 +198,8 @@ static void $(s "transform_rows")(const kvl__basis_args* a)
         $(s "scale_up")(x, a->tables);
         //% end
         //% if not codec.dense then
-        $(s "transform")(x, a->tables);
+        //% local back = codec.signs and not codec.is_key
+        $(s(back and "turn_back" or "transform"))(x, a->tables);
         //% elseif not codec.is_key then
         $(s "restore")(x, a->tables);
         //% end

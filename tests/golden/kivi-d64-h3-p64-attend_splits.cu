@@ -253,6 +253,30 @@ INLINE uint32_t e4m3_of_f32(float x)
     return c > 127u ? 127u : c;
 }
 
+// The same with bias 7, up to 448, as OCP has it: (8 + m) 2^(e - 10), or m 2^-9 at e = 0.
+INLINE float f32_of_e4m3fn(uint32_t c)
+{
+    c &= 127u;
+    return c < 8u ? (float)(int32_t)c * 1.953125e-3f : float_of((c << 20) + (120u << 23));
+}
+
+INLINE uint32_t e4m3fn_of_f32(float x)
+{
+    if (x < 1.5625e-2f) return (uint32_t)(int32_t)nearest_even(x * 512.0f);
+    const uint32_t u = bits_of(x) - (120u << 23), c = (u + 0x7ffffu + (u >> 20 & 1u)) >> 20;
+    return c > 126u ? 126u : c;
+}
+
+// e8m0: 2^(c - 127).
+INLINE float f32_of_e8m0(uint32_t c) { return float_of(c > 0u ? c << 23 : 0x400000u); }
+
+// x >= 0; the nearer power of two, the greater one in the middle.
+INLINE uint32_t e8m0_of_f32(float x)
+{
+    const uint32_t c = (bits_of(x) + 0x400000u) >> 23;
+    return c > 254u ? 254u : c;
+}
+
 // log4: 2^((c - 8) / 4) of c = 0 .. 15, whose nearest exponent these bounds part.
 CONSTANT float log4_bounds[15] = {
     0.272626936f, 0.324209899f, 0.385552704f, 0.458502024f, 0.545253873f,
@@ -295,6 +319,9 @@ INLINE uint32_t flagged_f16(uint32_t h, int flag)
 INLINE float meta_f16(uint32_t bits) { return f32_of_f16(bits); }
 INLINE float meta_e5m3(uint32_t bits) { return f32_of_e5m3(bits); }
 INLINE float meta_e4m3(uint32_t bits) { return f32_of_e4m3(bits); }
+INLINE float meta_e4m3fn(uint32_t bits) { return f32_of_e4m3fn(bits); }
+INLINE float meta_e8m0(uint32_t bits) { return f32_of_e8m0(bits); }
+INLINE float meta_one(uint32_t bits) { return (void)bits, 1.0f; }
 INLINE float meta_i8(uint32_t bits) { return (float)(int8_t)bits; }
 INLINE float meta_log4(uint32_t bits) { return f32_of_log4(bits >> 4); }
 INLINE float meta_low4(uint32_t bits) { return to_float(bits & 15u) - 8.0f; }
@@ -537,78 +564,81 @@ INLINE float k_offset_of(float scale, uint32_t zero_bits)
 
 INLINE float k_read_scale(const unsigned char* page, int group)
 {
+#line 103 "templates/cuda/codec.cuh"
     const unsigned char* at = page + k_scales_at + group * 1;
     return k_scale_of(read_u8(at));
+#line 106 "templates/cuda/codec.cuh"
 }
 
 INLINE float k_read_offset(const unsigned char* page, int group, float scale)
 {
     uint32_t zero = 0;
-#line 106 "templates/cuda/codec.cuh"
+#line 112 "templates/cuda/codec.cuh"
     zero = read_u8(page + k_zeros_at + group * 1);
-#line 108 "templates/cuda/codec.cuh"
+#line 114 "templates/cuda/codec.cuh"
     return k_offset_of(scale, zero);
 }
 
-#line 187 "templates/cuda/codec.cuh"
+#line 203 "templates/cuda/codec.cuh"
 
-#line 214 "templates/cuda/codec.cuh"
+#line 230 "templates/cuda/codec.cuh"
 // Values, in the codec's basis, of the 16 words of a lane of the page from `word` on.
 INLINE void k_read_words(const unsigned char* page, int lane, int word, float* x)
 {
     uint32_t q[16];
-#line 221 "templates/cuda/codec.cuh"
+#line 237 "templates/cuda/codec.cuh"
     k_get_codes(page + k_cell_at(lane / 16, word / 16), lane % 16, q);
-#line 253 "templates/cuda/codec.cuh"
+#line 269 "templates/cuda/codec.cuh"
     // Words side by side have scales side by side.
     const int group = k_group(word, lane);
     uint32_t scales[16], zeros[16] = { 0 };
+#line 273 "templates/cuda/codec.cuh"
     read_16_u8(page + k_scales_at + group * 1,
                                         scales);
-#line 259 "templates/cuda/codec.cuh"
+#line 280 "templates/cuda/codec.cuh"
     read_16_u8(page + k_zeros_at + group * 1, zeros);
-#line 261 "templates/cuda/codec.cuh"
+#line 282 "templates/cuda/codec.cuh"
     for (int i = 0; i < 16; ++i) {
         const float scale = k_scale_of(scales[i]);
         x[i] = scale * to_float(q[i]) + k_offset_of(scale, zeros[i]);
     }
-#line 277 "templates/cuda/codec.cuh"
+#line 298 "templates/cuda/codec.cuh"
 }
 
-#line 280 "templates/cuda/codec.cuh"
+#line 301 "templates/cuda/codec.cuh"
 // What scales are multiplied with, of one value.
 INLINE uint32_t k_get_code(const unsigned char* page, int lane, int word)
 {
     const unsigned char* cell = page + k_cell_at(lane / 16, word / 16);
     const int of = lane % 16, i = word % 16;
-#line 288 "templates/cuda/codec.cuh"
+#line 309 "templates/cuda/codec.cuh"
     uint32_t code = 0;
-#line 290 "templates/cuda/codec.cuh"
+#line 311 "templates/cuda/codec.cuh"
     {
         enum { each = 8, mask = 3 };
         const int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 296 "templates/cuda/codec.cuh"
+#line 317 "templates/cuda/codec.cuh"
         const uint32_t bits = load_u32(cell + 0 + i / 2 / each * 64 + of * 4);
-#line 298 "templates/cuda/codec.cuh"
+#line 319 "templates/cuda/codec.cuh"
         code |= (bits >> bit & mask) << 0;
     }
-#line 301 "templates/cuda/codec.cuh"
+#line 322 "templates/cuda/codec.cuh"
     return code;
-#line 303 "templates/cuda/codec.cuh"
+#line 324 "templates/cuda/codec.cuh"
 }
 
 // One value.
 INLINE float k_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 309 "templates/cuda/codec.cuh"
+#line 330 "templates/cuda/codec.cuh"
     const int lane = row, word = channel;
-#line 313 "templates/cuda/codec.cuh"
+#line 334 "templates/cuda/codec.cuh"
     *code = k_get_code(page, lane, word);
-#line 317 "templates/cuda/codec.cuh"
+#line 338 "templates/cuda/codec.cuh"
     const int group = k_group(word, lane);
     const float scale = k_read_scale(page, group);
     return scale * to_float(*code) + k_read_offset(page, group, scale);
-#line 321 "templates/cuda/codec.cuh"
+#line 342 "templates/cuda/codec.cuh"
 }
 
 
@@ -718,78 +748,81 @@ INLINE float v_offset_of(float scale, uint32_t zero_bits)
 
 INLINE float v_read_scale(const unsigned char* page, int group)
 {
+#line 103 "templates/cuda/codec.cuh"
     const unsigned char* at = page + v_scales_at + group * 1;
     return v_scale_of(read_u8(at));
+#line 106 "templates/cuda/codec.cuh"
 }
 
 INLINE float v_read_offset(const unsigned char* page, int group, float scale)
 {
     uint32_t zero = 0;
-#line 106 "templates/cuda/codec.cuh"
+#line 112 "templates/cuda/codec.cuh"
     zero = read_u8(page + v_zeros_at + group * 1);
-#line 108 "templates/cuda/codec.cuh"
+#line 114 "templates/cuda/codec.cuh"
     return v_offset_of(scale, zero);
 }
 
-#line 187 "templates/cuda/codec.cuh"
+#line 203 "templates/cuda/codec.cuh"
 
-#line 214 "templates/cuda/codec.cuh"
+#line 230 "templates/cuda/codec.cuh"
 // Values, in the codec's basis, of the 16 words of a lane of the page from `word` on.
 INLINE void v_read_words(const unsigned char* page, int lane, int word, float* x)
 {
     uint32_t q[16];
-#line 221 "templates/cuda/codec.cuh"
+#line 237 "templates/cuda/codec.cuh"
     v_get_codes(page + v_cell_at(lane / 16, word / 16), lane % 16, q);
-#line 253 "templates/cuda/codec.cuh"
+#line 269 "templates/cuda/codec.cuh"
     // Words side by side have scales side by side.
     const int group = v_group(word, lane);
     uint32_t scales[16], zeros[16] = { 0 };
+#line 273 "templates/cuda/codec.cuh"
     read_16_u8(page + v_scales_at + group * 1,
                                         scales);
-#line 259 "templates/cuda/codec.cuh"
+#line 280 "templates/cuda/codec.cuh"
     read_16_u8(page + v_zeros_at + group * 1, zeros);
-#line 261 "templates/cuda/codec.cuh"
+#line 282 "templates/cuda/codec.cuh"
     for (int i = 0; i < 16; ++i) {
         const float scale = v_scale_of(scales[i]);
         x[i] = scale * to_float(q[i]) + v_offset_of(scale, zeros[i]);
     }
-#line 277 "templates/cuda/codec.cuh"
+#line 298 "templates/cuda/codec.cuh"
 }
 
-#line 280 "templates/cuda/codec.cuh"
+#line 301 "templates/cuda/codec.cuh"
 // What scales are multiplied with, of one value.
 INLINE uint32_t v_get_code(const unsigned char* page, int lane, int word)
 {
     const unsigned char* cell = page + v_cell_at(lane / 16, word / 16);
     const int of = lane % 16, i = word % 16;
-#line 288 "templates/cuda/codec.cuh"
+#line 309 "templates/cuda/codec.cuh"
     uint32_t code = 0;
-#line 290 "templates/cuda/codec.cuh"
+#line 311 "templates/cuda/codec.cuh"
     {
         enum { each = 8, mask = 3 };
         const int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 296 "templates/cuda/codec.cuh"
+#line 317 "templates/cuda/codec.cuh"
         const uint32_t bits = load_u32(cell + 0 + i / 2 / each * 64 + of * 4);
-#line 298 "templates/cuda/codec.cuh"
+#line 319 "templates/cuda/codec.cuh"
         code |= (bits >> bit & mask) << 0;
     }
-#line 301 "templates/cuda/codec.cuh"
+#line 322 "templates/cuda/codec.cuh"
     return code;
-#line 303 "templates/cuda/codec.cuh"
+#line 324 "templates/cuda/codec.cuh"
 }
 
 // One value.
 INLINE float v_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 311 "templates/cuda/codec.cuh"
+#line 332 "templates/cuda/codec.cuh"
     const int lane = channel, word = row;
-#line 313 "templates/cuda/codec.cuh"
+#line 334 "templates/cuda/codec.cuh"
     *code = v_get_code(page, lane, word);
-#line 317 "templates/cuda/codec.cuh"
+#line 338 "templates/cuda/codec.cuh"
     const int group = v_group(word, lane);
     const float scale = v_read_scale(page, group);
     return scale * to_float(*code) + v_read_offset(page, group, scale);
-#line 321 "templates/cuda/codec.cuh"
+#line 342 "templates/cuda/codec.cuh"
 }
 
 

@@ -273,6 +273,30 @@ INLINE uint32_t e4m3_of_f32(float x)
     return c > 127u ? 127u : c;
 }
 
+// The same with bias 7, up to 448, as OCP has it: (8 + m) 2^(e - 10), or m 2^-9 at e = 0.
+INLINE float f32_of_e4m3fn(uint32_t c)
+{
+    c &= 127u;
+    return c < 8u ? (float)(int32_t)c * 1.953125e-3f : float_of((c << 20) + (120u << 23));
+}
+
+INLINE uint32_t e4m3fn_of_f32(float x)
+{
+    if (x < 1.5625e-2f) return (uint32_t)(int32_t)nearest_even(x * 512.0f);
+    const uint32_t u = bits_of(x) - (120u << 23), c = (u + 0x7ffffu + (u >> 20 & 1u)) >> 20;
+    return c > 126u ? 126u : c;
+}
+
+// e8m0: 2^(c - 127).
+INLINE float f32_of_e8m0(uint32_t c) { return float_of(c > 0u ? c << 23 : 0x400000u); }
+
+// x >= 0; the nearer power of two, the greater one in the middle.
+INLINE uint32_t e8m0_of_f32(float x)
+{
+    const uint32_t c = (bits_of(x) + 0x400000u) >> 23;
+    return c > 254u ? 254u : c;
+}
+
 // log4: 2^((c - 8) / 4) of c = 0 .. 15, whose nearest exponent these bounds part.
 CONSTANT float log4_bounds[15] = {
     0.272626936f, 0.324209899f, 0.385552704f, 0.458502024f, 0.545253873f,
@@ -317,6 +341,9 @@ INLINE float read_f16(const unsigned char* at) { return f32_of_f16(read_u16(at))
 INLINE float read_bf16(const unsigned char* at) { return f32_of_bf16(read_u16(at)); }
 INLINE float read_e5m3(const unsigned char* at) { return f32_of_e5m3(*at); }
 INLINE float read_e4m3(const unsigned char* at) { return f32_of_e4m3(*at); }
+INLINE float read_e4m3fn(const unsigned char* at) { return f32_of_e4m3fn(*at); }
+INLINE float read_e8m0(const unsigned char* at) { return f32_of_e8m0(*at); }
+INLINE float read_one(const unsigned char* at) { return (void)at, 1.0f; }
 INLINE float read_i8(const unsigned char* at) { return (float)(int8_t)*at; }
 
 // VECTORS
@@ -358,14 +385,14 @@ INLINE vu load_u16(const unsigned char* at)
 INLINE vu load_u32(const unsigned char* at) { return *(const vu_at*)at; }
 
 // Words that lanes l and l + 8 share, of lanes lane ...: bits 8 and up of a half are lane l + 8's.
-#line 160 "templates/host/prelude.h"
+#line 163 "templates/host/prelude.h"
 INLINE vu load_narrow(const unsigned char* at, int lane)
 {
     return load_u32(at + lane % 8 * 4) >> lane / 8 * 8;
 }
-#line 165 "templates/host/prelude.h"
+#line 168 "templates/host/prelude.h"
 
-#line 167 "templates/host/prelude.h"
+#line 170 "templates/host/prelude.h"
 INLINE vf greater(vf a, vf b)
 {
     vf x;
@@ -393,17 +420,17 @@ INLINE vf load_f16(const unsigned char* at)
     __asm__("vcvtph2ps %1, %0" : "=v"(x) : "m"(*(const vh_at*)at));
     return x;
 }
-#line 227 "templates/host/prelude.h"
+#line 230 "templates/host/prelude.h"
 
 // Returns *a * b + c.
-#line 236 "templates/host/prelude.h"
+#line 239 "templates/host/prelude.h"
 INLINE vf mul_add_at(const float* a, vf b, vf c) { return mul_add(repeat(*a), b, c); }
-#line 238 "templates/host/prelude.h"
+#line 241 "templates/host/prelude.h"
 
 INLINE vf load_bf16(const unsigned char* at) { return (vf)(load_u16(at) << 16); }
 
 // Bytes as 32 bits.  In two steps, each of which compilers know: four times wider is one by one.
-#line 243 "templates/host/prelude.h"
+#line 246 "templates/host/prelude.h"
 INLINE vu load_u8(const unsigned char* at)
 {
     vu x;
@@ -417,7 +444,7 @@ INLINE vi load_s8(const unsigned char* at)
     __asm__("vpmovsxbd %1, %0" : "=v"(x) : "m"(*(const vb_at*)at));
     return x;
 }
-#line 267 "templates/host/prelude.h"
+#line 270 "templates/host/prelude.h"
 
 // a = 2^-15 (1 + c / 8) of c < 8 is too great: c 2^-17 = 2 a - 2^-14 < a, which is not less where
 // c >= 8.
@@ -433,6 +460,21 @@ INLINE vf load_e4m3(const unsigned char* at)
     const vf a = (vf)(((load_u8(at) & 127u) << 20) + (119u << 23));
     return smaller(mul_add(a, repeat(2.0f), repeat(-7.8125e-3f)), a);
 }
+
+// Of bias 7: a = 2^-7 (1 + c / 8).
+INLINE vf load_e4m3fn(const unsigned char* at)
+{
+    const vf a = (vf)(((load_u8(at) & 127u) << 20) + (120u << 23));
+    return smaller(mul_add(a, repeat(2.0f), repeat(-1.5625e-2f)), a);
+}
+
+INLINE vf load_e8m0(const unsigned char* at)
+{
+    const vu c = load_u8(at);
+    return (vf)(c << 23 | ((vu)(c == 0u) & 0x400000u));
+}
+
+INLINE vf load_one(const unsigned char* at) { return (void)at, repeat(1.0f); }
 
 INLINE vf load_log4(const unsigned char* at)
 {
@@ -450,7 +492,7 @@ INLINE vf load_low4(const unsigned char* at)
 INLINE vf load_i8(const unsigned char* at) { return __builtin_convertvector(load_s8(at), vf); }
 
 // BUTTERFLIES: of two lanes a and b, `stride` apart, a + b in the first and a - b in the second.
-#line 302 "templates/host/prelude.h"
+#line 320 "templates/host/prelude.h"
 INLINE vf butterfly_1(vf x)
 {
     const vi signs = { 0, -0x7fffffff - 1, 0, -0x7fffffff - 1, 0, -0x7fffffff - 1, 0, -0x7fffffff - 1 };
@@ -462,7 +504,7 @@ INLINE vf butterfly_1(vf x)
     return other + (vf)((vi)x ^ signs);
 }
 
-#line 302 "templates/host/prelude.h"
+#line 320 "templates/host/prelude.h"
 INLINE vf butterfly_2(vf x)
 {
     const vi signs = { 0, 0, -0x7fffffff - 1, -0x7fffffff - 1, 0, 0, -0x7fffffff - 1, -0x7fffffff - 1 };
@@ -474,7 +516,7 @@ INLINE vf butterfly_2(vf x)
     return other + (vf)((vi)x ^ signs);
 }
 
-#line 302 "templates/host/prelude.h"
+#line 320 "templates/host/prelude.h"
 INLINE vf butterfly_4(vf x)
 {
     const vi signs = { 0, 0, 0, 0, -0x7fffffff - 1, -0x7fffffff - 1, -0x7fffffff - 1, -0x7fffffff - 1 };
@@ -486,26 +528,26 @@ INLINE vf butterfly_4(vf x)
     return other + (vf)((vi)x ^ signs);
 }
 
-#line 315 "templates/host/prelude.h"
+#line 333 "templates/host/prelude.h"
 // The sum of all lanes, by halves.
 INLINE float sum_lanes(vf x)
 {
-#line 323 "templates/host/prelude.h"
+#line 341 "templates/host/prelude.h"
     typedef float half __attribute__((vector_size(32)));
     const half x8 = x;
-#line 326 "templates/host/prelude.h"
+#line 344 "templates/host/prelude.h"
     typedef float quarter __attribute__((vector_size(16)));
-#line 328 "templates/host/prelude.h"
+#line 346 "templates/host/prelude.h"
     const union { half whole; quarter parts[2]; } v8 = { x8 };
     const quarter x4 = v8.parts[0] + v8.parts[1];
-#line 333 "templates/host/prelude.h"
+#line 351 "templates/host/prelude.h"
     return (x4[0] + x4[2]) + (x4[1] + x4[3]);
 }
 
 // The sums of the lanes of four vectors, to [4].
 INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
 {
-#line 340 "templates/host/prelude.h"
+#line 358 "templates/host/prelude.h"
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
     typedef float quarter __attribute__((vector_size(16)));
@@ -514,7 +556,7 @@ INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
     quarter x[4];
     for (int i = 0; i < 4; ++i) {
         x[i] = v[i].parts[0] + v[i].parts[1];
-#line 351 "templates/host/prelude.h"
+#line 369 "templates/host/prelude.h"
     }
     // Lanes (0 + 2) and (1 + 3) of two vectors at a time, then their sums.
     const quarter ab = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5)
@@ -526,7 +568,7 @@ INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
     return;
 #endif
 #endif
-#line 363 "templates/host/prelude.h"
+#line 381 "templates/host/prelude.h"
     to[0] = sum_lanes(a);
     to[1] = sum_lanes(b);
     to[2] = sum_lanes(c);
@@ -547,7 +589,7 @@ INLINE float greatest_lane(vf x)
     const float a = all[1] > all[0] ? all[1] : all[0], b = all[3] > all[2] ? all[3] : all[2];
     return b > a ? b : a;
 }
-#line 384 "templates/host/prelude.h"
+#line 402 "templates/host/prelude.h"
 
 // 16-BIT WEIGHTS, in pairs: two in each lane
 
@@ -555,7 +597,7 @@ INLINE vi load_pairs(const int32_t* pairs) { return *(const vi_at*)pairs; }
 INLINE void store_pairs(int32_t* pairs, vi x) { *(vi_at*)pairs = x; }
 
 // Returns sum + x[2 l] w[0] + x[2 l + 1] w[1] in lane l, for the pair w at `at`.
-#line 404 "templates/host/prelude.h"
+#line 422 "templates/host/prelude.h"
 INLINE vi dot_pairs(vi w, vi x, vi sum)
 {
     vi part;
@@ -567,7 +609,7 @@ INLINE vi dot_at(const int32_t* at, vp x, vi sum)
 {
     return dot_pairs((vi){ *at, *at, *at, *at, *at, *at, *at, *at }, (vi)x, sum);
 }
-#line 416 "templates/host/prelude.h"
+#line 434 "templates/host/prelude.h"
 
 // Lane l of the result is lane at[l] of a vector.
 INLINE vi take_lanes(vi of, vi at)
@@ -600,21 +642,21 @@ INLINE vi absolute_pairs(vi x)
 INLINE int any_bit(vi x)
 {
     int any;
-#line 451 "templates/host/prelude.h"
+#line 469 "templates/host/prelude.h"
     __asm__("vmovmskps %1, %0" : "=r"(any) : "v"((vi)(x != 0)));
-#line 453 "templates/host/prelude.h"
+#line 471 "templates/host/prelude.h"
     return any;
 }
 
 // The low 16 bits of the lanes of a, then of b.
 INLINE vi low_halves(vi a, vi b)
 {
-#line 464 "templates/host/prelude.h"
+#line 482 "templates/host/prelude.h"
     vi x;
     __asm__("vpackusdw %2, %1, %0\n\tvpermq $0xd8, %0, %0"
             : "=v"(x) : "v"(a & 0xffff), "v"(b & 0xffff));
     return x;
-#line 469 "templates/host/prelude.h"
+#line 487 "templates/host/prelude.h"
 }
 
 // Rounds a times `factor`, then b times it, to 16-bit numbers; products are at most 32767.
@@ -849,11 +891,11 @@ typedef struct k_grid {
 INLINE void k_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
 {
     (void)zero_code;
-#line 90 "templates/host/codec.h"
-    page[k_scales_at + group] = (unsigned char)scale_code;
-#line 90 "templates/host/codec.h"
-    page[k_zeros_at + group] = (unsigned char)zero_code;
 #line 95 "templates/host/codec.h"
+    page[k_scales_at + group] = (unsigned char)scale_code;
+#line 95 "templates/host/codec.h"
+    page[k_zeros_at + group] = (unsigned char)zero_code;
+#line 100 "templates/host/codec.h"
 }
 
 // What is stored for a group, and the scale that it decodes to.
@@ -862,6 +904,7 @@ typedef struct k_pair {
     float    scale;
 } k_pair;
 
+#line 159 "templates/host/codec.h"
 // Fits a group.  flag: the lowest bit of its zero; < 0: any.
 INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
 {
@@ -871,7 +914,7 @@ INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
     uint32_t scale_code;
     float scale;
     (void)flag;
-#line 113 "templates/host/codec.h"
+#line 169 "templates/host/codec.h"
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -891,15 +934,17 @@ INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 117 "templates/host/codec.h"
+#line 173 "templates/host/codec.h"
     pair->zero_code = zero_code;
-#line 133 "templates/host/codec.h"
+#line 185 "templates/host/codec.h"
     pair->scale_code = scale_code;
     pair->scale = scale;
     return grid;
 }
+#line 190 "templates/host/codec.h"
 
 // Fits a group and stores its scale and zero.
+#line 193 "templates/host/codec.h"
 static k_grid k_store_grid(
     unsigned char* page, int group, float lo, float hi)
 {
@@ -909,7 +954,7 @@ static k_grid k_store_grid(
     return grid;
 }
 
-#line 149 "templates/host/codec.h"
+#line 225 "templates/host/codec.h"
 // Codes q [dim] of a row: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 static void k_round_row(const float* x, const float* offset, const float* inverse, uint16_t* q)
@@ -926,7 +971,7 @@ static void k_round_row(const float* x, const float* offset, const float* invers
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
-#line 167 "templates/host/codec.h"
+#line 243 "templates/host/codec.h"
 
 // CODES
 
@@ -935,58 +980,59 @@ static void k_put_row(unsigned char* page, int row, const uint16_t* q)
 {
     const int i = row % 16;
     for (int at = 0; at < k_dim / 16; ++at, q += 16) {
-#line 182 "templates/host/codec.h"
+#line 258 "templates/host/codec.h"
         u32_at* to = (u32_at*)k_cell(page, row / 16, at);
-#line 188 "templates/host/codec.h"
+#line 264 "templates/host/codec.h"
         to[0 + i] = ((uint32_t)q[0] & 3u) | ((uint32_t)q[1] & 3u) << 16 | ((uint32_t)q[2] & 3u) << 2 | ((uint32_t)q[3] & 3u) << 18 | ((uint32_t)q[4] & 3u) << 4 | ((uint32_t)q[5] & 3u) << 20 | ((uint32_t)q[6] & 3u) << 6 | ((uint32_t)q[7] & 3u) << 22 | ((uint32_t)q[8] & 3u) << 8 | ((uint32_t)q[9] & 3u) << 24 | ((uint32_t)q[10] & 3u) << 10 | ((uint32_t)q[11] & 3u) << 26 | ((uint32_t)q[12] & 3u) << 12 | ((uint32_t)q[13] & 3u) << 28 | ((uint32_t)q[14] & 3u) << 14 | ((uint32_t)q[15] & 3u) << 30;
-#line 211 "templates/host/codec.h"
+#line 287 "templates/host/codec.h"
     }
 }
 
-#line 225 "templates/host/codec.h"
+#line 301 "templates/host/codec.h"
 INLINE uint32_t k_get_code(const unsigned char* page, int row,
                                                          int channel)
 {
-#line 229 "templates/host/codec.h"
+#line 305 "templates/host/codec.h"
     const int lane = row, word = channel;
-#line 233 "templates/host/codec.h"
+#line 309 "templates/host/codec.h"
     const unsigned char* cell = k_cell(page, lane / 16, word / 16);
     const int i = word % 16;
-#line 238 "templates/host/codec.h"
+#line 314 "templates/host/codec.h"
     uint32_t code = 0;
-#line 240 "templates/host/codec.h"
+#line 316 "templates/host/codec.h"
     {
         enum { each = 8, mask = 3 };
         int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 247 "templates/host/codec.h"
+#line 323 "templates/host/codec.h"
         const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
-#line 249 "templates/host/codec.h"
+#line 325 "templates/host/codec.h"
         code |= (*(const u32_at*)at >> bit & mask) << 0;
     }
-#line 252 "templates/host/codec.h"
+#line 328 "templates/host/codec.h"
     return code;
-#line 254 "templates/host/codec.h"
+#line 330 "templates/host/codec.h"
 }
 
-#line 278 "templates/host/codec.h"
+#line 354 "templates/host/codec.h"
 // One value in the codec's basis.
 INLINE float k_read_value(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = k_get_code(page, row, channel);
-#line 283 "templates/host/codec.h"
+#line 359 "templates/host/codec.h"
     const int group = k_group(channel, row);
     const float scale = k_read_scale(page, group);
+#line 362 "templates/host/codec.h"
     return scale * (float)(int32_t)code + k_read_offset(page, group, scale);
-#line 289 "templates/host/codec.h"
+#line 366 "templates/host/codec.h"
 }
 
-#line 338 "templates/host/codec.h"
+#line 415 "templates/host/codec.h"
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int k_fold_is_due(int lane16)
 {
-#line 342 "templates/host/codec.h"
+#line 419 "templates/host/codec.h"
     return lane16 * 16 % k_group_size == 0;
-#line 347 "templates/host/codec.h"
+#line 424 "templates/host/codec.h"
 }
 
 #line 21 "templates/host/program.c"
@@ -1439,27 +1485,27 @@ static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int word
 //   x     [num_heads, dim]  f32, in place
 #line 12 "templates/host/transform_rows.c"
 
-#line 133 "templates/host/transform_rows.c"
+#line 150 "templates/host/transform_rows.c"
 // Into the basis that all rows are in.
 INLINE void k_transform(float* x, const float* tables)
 {
     (void)tables;
-#line 142 "templates/host/transform_rows.c"
+#line 162 "templates/host/transform_rows.c"
     (void)x;
-#line 144 "templates/host/transform_rows.c"
+#line 164 "templates/host/transform_rows.c"
 }
 
-#line 163 "templates/host/transform_rows.c"
+#line 183 "templates/host/transform_rows.c"
 static void k_transform_rows(const kvl__basis_args* a)
 {
     for (int32_t head = 0; head < a->num_heads; ++head) {
         float* x = a->x + head * k_dim;
         (void)x;
-#line 181 "templates/host/transform_rows.c"
+#line 202 "templates/host/transform_rows.c"
         k_transform(x, a->tables);
-#line 190 "templates/host/transform_rows.c"
+#line 211 "templates/host/transform_rows.c"
     }
-#line 207 "templates/host/transform_rows.c"
+#line 228 "templates/host/transform_rows.c"
 }
 
 #line 37 "templates/host/program.c"
@@ -1888,11 +1934,11 @@ typedef struct v_grid {
 INLINE void v_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
 {
     (void)zero_code;
-#line 90 "templates/host/codec.h"
-    page[v_scales_at + group] = (unsigned char)scale_code;
-#line 90 "templates/host/codec.h"
-    page[v_zeros_at + group] = (unsigned char)zero_code;
 #line 95 "templates/host/codec.h"
+    page[v_scales_at + group] = (unsigned char)scale_code;
+#line 95 "templates/host/codec.h"
+    page[v_zeros_at + group] = (unsigned char)zero_code;
+#line 100 "templates/host/codec.h"
 }
 
 // What is stored for a group, and the scale that it decodes to.
@@ -1901,6 +1947,7 @@ typedef struct v_pair {
     float    scale;
 } v_pair;
 
+#line 159 "templates/host/codec.h"
 // Fits a group.  flag: the lowest bit of its zero; < 0: any.
 INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
 {
@@ -1910,7 +1957,7 @@ INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
     uint32_t scale_code;
     float scale;
     (void)flag;
-#line 113 "templates/host/codec.h"
+#line 169 "templates/host/codec.h"
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -1930,15 +1977,17 @@ INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 117 "templates/host/codec.h"
+#line 173 "templates/host/codec.h"
     pair->zero_code = zero_code;
-#line 133 "templates/host/codec.h"
+#line 185 "templates/host/codec.h"
     pair->scale_code = scale_code;
     pair->scale = scale;
     return grid;
 }
+#line 190 "templates/host/codec.h"
 
 // Fits a group and stores its scale and zero.
+#line 193 "templates/host/codec.h"
 static v_grid v_store_grid(
     unsigned char* page, int group, float lo, float hi)
 {
@@ -1948,7 +1997,7 @@ static v_grid v_store_grid(
     return grid;
 }
 
-#line 149 "templates/host/codec.h"
+#line 225 "templates/host/codec.h"
 // Codes q [dim] of a row: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 static void v_round_row(const float* x, const float* offset, const float* inverse, uint16_t* q)
@@ -1965,7 +2014,7 @@ static void v_round_row(const float* x, const float* offset, const float* invers
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
-#line 167 "templates/host/codec.h"
+#line 243 "templates/host/codec.h"
 
 // CODES
 
@@ -1974,67 +2023,68 @@ static void v_put_row(unsigned char* page, int row, const uint16_t* q)
 {
     const int i = row % 16;
     for (int at = 0; at < v_dim / 16; ++at, q += 16) {
-#line 192 "templates/host/codec.h"
+#line 268 "templates/host/codec.h"
         u32_at* to = (u32_at*)v_cell(page, at, row / 16);
-#line 194 "templates/host/codec.h"
+#line 270 "templates/host/codec.h"
         {
             enum { each = 8, mask = 3 };
             u32_at* words = to + 0 + i / 2 / each * 16;
             const int left = i % 2 * 16 + i / 2 % each * 2;
-#line 204 "templates/host/codec.h"
+#line 280 "templates/host/codec.h"
             for (int lane = 0; lane < 16; ++lane)
                 words[lane] = (words[lane] & ~((uint32_t)mask << left))
                               | ((uint32_t)q[lane] >> 0 & mask) << left;
-#line 208 "templates/host/codec.h"
+#line 284 "templates/host/codec.h"
         }
-#line 211 "templates/host/codec.h"
+#line 287 "templates/host/codec.h"
     }
 }
 
-#line 225 "templates/host/codec.h"
+#line 301 "templates/host/codec.h"
 INLINE uint32_t v_get_code(const unsigned char* page, int row,
                                                          int channel)
 {
-#line 231 "templates/host/codec.h"
+#line 307 "templates/host/codec.h"
     const int lane = channel, word = row;
-#line 233 "templates/host/codec.h"
+#line 309 "templates/host/codec.h"
     const unsigned char* cell = v_cell(page, lane / 16, word / 16);
     const int i = word % 16;
-#line 238 "templates/host/codec.h"
+#line 314 "templates/host/codec.h"
     uint32_t code = 0;
-#line 240 "templates/host/codec.h"
+#line 316 "templates/host/codec.h"
     {
         enum { each = 8, mask = 3 };
         int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 247 "templates/host/codec.h"
+#line 323 "templates/host/codec.h"
         const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
-#line 249 "templates/host/codec.h"
+#line 325 "templates/host/codec.h"
         code |= (*(const u32_at*)at >> bit & mask) << 0;
     }
-#line 252 "templates/host/codec.h"
+#line 328 "templates/host/codec.h"
     return code;
-#line 254 "templates/host/codec.h"
+#line 330 "templates/host/codec.h"
 }
 
-#line 278 "templates/host/codec.h"
+#line 354 "templates/host/codec.h"
 // One value in the codec's basis.
 INLINE float v_read_value(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = v_get_code(page, row, channel);
-#line 283 "templates/host/codec.h"
+#line 359 "templates/host/codec.h"
     const int group = v_group(row, channel);
     const float scale = v_read_scale(page, group);
+#line 362 "templates/host/codec.h"
     return scale * (float)(int32_t)code + v_read_offset(page, group, scale);
-#line 289 "templates/host/codec.h"
+#line 366 "templates/host/codec.h"
 }
 
-#line 338 "templates/host/codec.h"
+#line 415 "templates/host/codec.h"
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int v_fold_is_due(int lane16)
 {
-#line 342 "templates/host/codec.h"
+#line 419 "templates/host/codec.h"
     return lane16 * 16 % v_group_size == 0;
-#line 347 "templates/host/codec.h"
+#line 424 "templates/host/codec.h"
 }
 
 #line 21 "templates/host/program.c"
@@ -2318,27 +2368,27 @@ static NOINLINE void v_dot_cells(const unsigned char* page, int lane16, int word
 //   x     [num_heads, dim]  f32, in place
 #line 12 "templates/host/transform_rows.c"
 
-#line 133 "templates/host/transform_rows.c"
+#line 150 "templates/host/transform_rows.c"
 // Into the basis that all rows are in.
 INLINE void v_transform(float* x, const float* tables)
 {
     (void)tables;
-#line 142 "templates/host/transform_rows.c"
+#line 162 "templates/host/transform_rows.c"
     (void)x;
-#line 144 "templates/host/transform_rows.c"
+#line 164 "templates/host/transform_rows.c"
 }
 
-#line 163 "templates/host/transform_rows.c"
+#line 183 "templates/host/transform_rows.c"
 static void v_transform_rows(const kvl__basis_args* a)
 {
     for (int32_t head = 0; head < a->num_heads; ++head) {
         float* x = a->x + head * v_dim;
         (void)x;
-#line 181 "templates/host/transform_rows.c"
+#line 202 "templates/host/transform_rows.c"
         v_transform(x, a->tables);
-#line 190 "templates/host/transform_rows.c"
+#line 211 "templates/host/transform_rows.c"
     }
-#line 207 "templates/host/transform_rows.c"
+#line 228 "templates/host/transform_rows.c"
 }
 
 #line 37 "templates/host/program.c"

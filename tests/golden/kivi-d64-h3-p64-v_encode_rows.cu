@@ -253,6 +253,30 @@ INLINE uint32_t e4m3_of_f32(float x)
     return c > 127u ? 127u : c;
 }
 
+// The same with bias 7, up to 448, as OCP has it: (8 + m) 2^(e - 10), or m 2^-9 at e = 0.
+INLINE float f32_of_e4m3fn(uint32_t c)
+{
+    c &= 127u;
+    return c < 8u ? (float)(int32_t)c * 1.953125e-3f : float_of((c << 20) + (120u << 23));
+}
+
+INLINE uint32_t e4m3fn_of_f32(float x)
+{
+    if (x < 1.5625e-2f) return (uint32_t)(int32_t)nearest_even(x * 512.0f);
+    const uint32_t u = bits_of(x) - (120u << 23), c = (u + 0x7ffffu + (u >> 20 & 1u)) >> 20;
+    return c > 126u ? 126u : c;
+}
+
+// e8m0: 2^(c - 127).
+INLINE float f32_of_e8m0(uint32_t c) { return float_of(c > 0u ? c << 23 : 0x400000u); }
+
+// x >= 0; the nearer power of two, the greater one in the middle.
+INLINE uint32_t e8m0_of_f32(float x)
+{
+    const uint32_t c = (bits_of(x) + 0x400000u) >> 23;
+    return c > 254u ? 254u : c;
+}
+
 // log4: 2^((c - 8) / 4) of c = 0 .. 15, whose nearest exponent these bounds part.
 CONSTANT float log4_bounds[15] = {
     0.272626936f, 0.324209899f, 0.385552704f, 0.458502024f, 0.545253873f,
@@ -295,6 +319,9 @@ INLINE uint32_t flagged_f16(uint32_t h, int flag)
 INLINE float meta_f16(uint32_t bits) { return f32_of_f16(bits); }
 INLINE float meta_e5m3(uint32_t bits) { return f32_of_e5m3(bits); }
 INLINE float meta_e4m3(uint32_t bits) { return f32_of_e4m3(bits); }
+INLINE float meta_e4m3fn(uint32_t bits) { return f32_of_e4m3fn(bits); }
+INLINE float meta_e8m0(uint32_t bits) { return f32_of_e8m0(bits); }
+INLINE float meta_one(uint32_t bits) { return (void)bits, 1.0f; }
 INLINE float meta_i8(uint32_t bits) { return (float)(int8_t)bits; }
 INLINE float meta_log4(uint32_t bits) { return f32_of_log4(bits >> 4); }
 INLINE float meta_low4(uint32_t bits) { return to_float(bits & 15u) - 8.0f; }
@@ -537,20 +564,22 @@ INLINE float v_offset_of(float scale, uint32_t zero_bits)
 
 INLINE float v_read_scale(const unsigned char* page, int group)
 {
+#line 103 "templates/cuda/codec.cuh"
     const unsigned char* at = page + v_scales_at + group * 1;
     return v_scale_of(read_u8(at));
+#line 106 "templates/cuda/codec.cuh"
 }
 
 INLINE float v_read_offset(const unsigned char* page, int group, float scale)
 {
     uint32_t zero = 0;
-#line 106 "templates/cuda/codec.cuh"
+#line 112 "templates/cuda/codec.cuh"
     zero = read_u8(page + v_zeros_at + group * 1);
-#line 108 "templates/cuda/codec.cuh"
+#line 114 "templates/cuda/codec.cuh"
     return v_offset_of(scale, zero);
 }
 
-#line 112 "templates/cuda/codec.cuh"
+#line 118 "templates/cuda/codec.cuh"
 // The numbers that turn a value into its code: round((x - offset) * inverse).
 typedef struct v_grid {
     float offset, inverse;
@@ -559,11 +588,11 @@ typedef struct v_grid {
 INLINE void v_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
 {
     (void)zero_code;
-#line 125 "templates/cuda/codec.cuh"
+#line 131 "templates/cuda/codec.cuh"
     page[v_scales_at + group] = (unsigned char)scale_code;
-#line 125 "templates/cuda/codec.cuh"
+#line 131 "templates/cuda/codec.cuh"
     page[v_zeros_at + group] = (unsigned char)zero_code;
-#line 130 "templates/cuda/codec.cuh"
+#line 136 "templates/cuda/codec.cuh"
 }
 
 // What is stored for a group, and the scale that it decodes to.
@@ -572,6 +601,7 @@ typedef struct v_pair {
     float    scale;
 } v_pair;
 
+#line 145 "templates/cuda/codec.cuh"
 // Fits a group.  flag: the lowest bit of its zero; < 0: any.
 INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
 {
@@ -581,7 +611,7 @@ INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
     uint32_t scale_code;
     float scale;
     (void)flag;
-#line 148 "templates/cuda/codec.cuh"
+#line 155 "templates/cuda/codec.cuh"
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -601,61 +631,63 @@ INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 152 "templates/cuda/codec.cuh"
+#line 159 "templates/cuda/codec.cuh"
     pair->zero_code = zero_code;
-#line 168 "templates/cuda/codec.cuh"
+#line 171 "templates/cuda/codec.cuh"
     pair->scale_code = scale_code;
     pair->scale = scale;
     return grid;
 }
 
-#line 174 "templates/cuda/codec.cuh"
+#line 186 "templates/cuda/codec.cuh"
 // The code of a value: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 INLINE uint32_t v_code_of(float x, v_grid grid)
 {
+#line 193 "templates/cuda/codec.cuh"
     const float zero_point = 0.0f, code_max = 3.0f;
     float y = (x - grid.offset) * grid.inverse;
     y = most(y, -zero_point);
     y = least(y, code_max - zero_point);
     return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
+#line 199 "templates/cuda/codec.cuh"
 }
-#line 187 "templates/cuda/codec.cuh"
+#line 203 "templates/cuda/codec.cuh"
 
-#line 280 "templates/cuda/codec.cuh"
+#line 301 "templates/cuda/codec.cuh"
 // What scales are multiplied with, of one value.
 INLINE uint32_t v_get_code(const unsigned char* page, int lane, int word)
 {
     const unsigned char* cell = page + v_cell_at(lane / 16, word / 16);
     const int of = lane % 16, i = word % 16;
-#line 288 "templates/cuda/codec.cuh"
+#line 309 "templates/cuda/codec.cuh"
     uint32_t code = 0;
-#line 290 "templates/cuda/codec.cuh"
+#line 311 "templates/cuda/codec.cuh"
     {
         enum { each = 8, mask = 3 };
         const int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 296 "templates/cuda/codec.cuh"
+#line 317 "templates/cuda/codec.cuh"
         const uint32_t bits = load_u32(cell + 0 + i / 2 / each * 64 + of * 4);
-#line 298 "templates/cuda/codec.cuh"
+#line 319 "templates/cuda/codec.cuh"
         code |= (bits >> bit & mask) << 0;
     }
-#line 301 "templates/cuda/codec.cuh"
+#line 322 "templates/cuda/codec.cuh"
     return code;
-#line 303 "templates/cuda/codec.cuh"
+#line 324 "templates/cuda/codec.cuh"
 }
 
 // One value.
 INLINE float v_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 311 "templates/cuda/codec.cuh"
+#line 332 "templates/cuda/codec.cuh"
     const int lane = channel, word = row;
-#line 313 "templates/cuda/codec.cuh"
+#line 334 "templates/cuda/codec.cuh"
     *code = v_get_code(page, lane, word);
-#line 317 "templates/cuda/codec.cuh"
+#line 338 "templates/cuda/codec.cuh"
     const int group = v_group(word, lane);
     const float scale = v_read_scale(page, group);
     return scale * to_float(*code) + v_read_offset(page, group, scale);
-#line 321 "templates/cuda/codec.cuh"
+#line 342 "templates/cuda/codec.cuh"
 }
 
 
@@ -669,20 +701,21 @@ INLINE float v_read_value(const unsigned char* page, int row, int channel, uint3
 // to_basis is for rows that are encoded, turn_query for queries, from_basis for outputs and rows
 // that are read back.
 
-#line 146 "templates/cuda/transform.cuh"
+#line 159 "templates/cuda/transform.cuh"
 // Into the basis that all rows are in.
 template <int num_rows>
 INLINE void v_to_basis(float* x, int row_stride, const float* record)
 {
     (void)record;
-#line 157 "templates/cuda/transform.cuh"
+#line 173 "templates/cuda/transform.cuh"
     (void)x;
     (void)row_stride;
     __syncthreads();
-#line 161 "templates/cuda/transform.cuh"
+#line 177 "templates/cuda/transform.cuh"
 }
 
 INLINE void v_turn_query(float* x, const float* record) { v_to_basis<1>(x, 0, record); }
+#line 188 "templates/cuda/transform.cuh"
 INLINE void v_from_basis(float* x, const float* record) { v_to_basis<1>(x, 0, record); }
 
 #line 30 "templates/cuda/program.cu"
@@ -800,6 +833,7 @@ INLINE void v_encode_unit(const v_unit& u, int first, int end)
             const int group = v_group(row, channel);
             v_pair pair;
             const v_grid grid = v_fit_grid(&pair, -1, lo, hi);
+#line 222 "templates/cuda/encode_rows.cu"
             v_put_pair(u.page, group, pair.scale_code, pair.zero_code);
             for (int i = 0; i < group_size; ++i) of[i] = float_of(v_code_of(of[i], grid));
         }
@@ -807,7 +841,7 @@ INLINE void v_encode_unit(const v_unit& u, int first, int end)
         v_put_tile(u, tile, first, end, x);
     }
 }
-#line 400 "templates/cuda/encode_rows.cu"
+#line 403 "templates/cuda/encode_rows.cu"
 
 KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -827,7 +861,7 @@ KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
     u.sink_len = a.windows.sink_len;
     u.page = page_at(s, page, head, 1);
     u.record = record_of(a.tables, a.table_floats, 1, head);
-#line 422 "templates/cuda/encode_rows.cu"
+#line 425 "templates/cuda/encode_rows.cu"
     v_encode_unit(u, first - u.row, end - u.row);
 }
 

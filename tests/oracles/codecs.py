@@ -15,6 +15,7 @@ import sys
 import numpy as np
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import books
 import flagrot
 import trellis
 
@@ -62,6 +63,17 @@ def window_rows(x, rows):
 
 def hadamard_piece(head_dim):
     return head_dim & -head_dim
+
+
+def random_signs(dim):
+    """Of transform=signed_hadamard."""
+    out = []
+    for i in range(dim):
+        h = (i + 1) * 2654435761 % 2**32
+        h = (h ^ (h >> 15)) * 2246822519 % 2**32
+        h ^= h >> 13
+        out.append(-1 if h % 2 else 1)
+    return np.array(out)
 
 
 def hadamard(x, piece):
@@ -266,9 +278,33 @@ def round_codes(y, bits, rounding, zero_point):
     return np.clip(q, 0, top).astype(np.uint16)
 
 
+def encode_span(x, side):
+    """Codes from scale and minimum as they are found; what is stored is rounded."""
+    top = F32(2**side["bits"] - 1)
+    lo, hi = x.min() + F32(0), x.max() + F32(0)
+    step = (hi - lo) / top
+    inverse = F32(1) / step if step > 2.0**-126 else F32(0)
+    if side["meta"] == "f16":
+        scale, offset = F32(to_f16(step)), F32(to_f16(lo))
+    else:
+        step = step if hi > lo else abs(lo)
+        step = max(step, F32(2.0**-24)) if step > 0 else step
+        inverse = F32(1) / step if step > 0 else F32(0)
+        scale, zero = F32(to_f16(step)), F32(to_f16(-lo / step if step > 0 else F32(0)))
+        offset = -scale * zero + F32(0)
+    codes = round_codes(np.clip((x - lo) * inverse, F32(0), top), side["bits"], side["round"], 0)
+    return codes, scale, offset
+
+
 def encode_group(x, side, flag=None):
     """codes, scale, offset of one group x (float32), with x ~ scale * code + offset."""
     x = np.asarray(x, F32)
+    if books.has_book(side["levels"]):
+        tables = {"8bit": E5M3, "e4m3": E4M3}
+        codes, scale = books.encode_group(x, side, nearest_scale, tables, to_f16)
+        return codes, scale, F32(0)
+    if side["fit"] == "span":
+        return encode_span(x, side)
     states = trellis.states_of(side)
     bits = side["bits"] + (states > 0)           # of what scales are multiplied with
     if side["meta"] == "static":
@@ -403,6 +439,8 @@ def encode(rows, side, head=0):
         x = multiply(np.clip(x, F32(-2.0**18), F32(2.0**18)), side["tables"]["forward"][head])
     elif side["shift"] != "none" or side["transform"] or side["choose"] != "none":
         x = np.clip(x, F32(-2.0**119), F32(2.0**119))
+    if side["signs"]:
+        x = (x * random_signs(x.shape[1])).astype(F32)
     if side["transform"]:
         x = hadamard(x, side["transform"])
     if side["choose"] == "fixed":
@@ -478,6 +516,8 @@ def decode(encoded, side, head=0):
         axis = 1 if side["axis"] == "per_token" else 0
         scales = np.repeat(encoded["scales"].astype(F64), side["group"], axis=axis)
         offsets = np.repeat(encoded["offsets"].astype(F64), side["group"], axis=axis)
+        if books.has_book(side["levels"]):
+            codes = books.levels_of(side["levels"], side["bits"])[codes]
         x = scales * codes + offsets
     if side["levels"] == "kmeans":
         x = side["tables"]["book"][head].astype(F64)[codes]
@@ -486,6 +526,7 @@ def decode(encoded, side, head=0):
     if side["meta"] == "static":
         x = x * side["tables"]["half"][head].astype(F64)
     x = hadamard(x, side["transform"]) if side["transform"] else x
+    x = x * random_signs(x.shape[1]) if side["signs"] else x
     if side["choose"] != "none":
         chosen = flagrot.Chooser(hadamard, encode_group, side, x.shape[1], head)
         fixed = side["choose"] == "fixed"
@@ -503,12 +544,27 @@ def decode(encoded, side, head=0):
 def _side(bits, group, axis, fit, levels, meta, rounding="nearest"):
     return {"bits": bits, "group": group, "axis": axis, "fit": fit, "levels": levels,
             "meta": meta, "round": rounding, "transform": 0, "dense": "", "shift": "none",
-            "choose": "none", "choose_piece": 0, "score": "none", "place": "post_rope",
-            "rope": None, "extra": 0, "tables": {}}
+            "signs": False, "choose": "none", "choose_piece": 0, "score": "none",
+            "place": "post_rope", "rope": None, "extra": 0, "tables": {}}
 
 
 def _copy(side):
     return {**side, "tables": {}}
+
+
+# bits, group (0: the head), axis, fit, levels, meta, round
+PLAIN = {
+    "q5_0": (5, 32, "per_token", "signed_absmax", "symmetric", "f16", "nearest_up"),
+    "q4_1": (4, 32, "per_token", "span", "affine", "f16", "nearest_up"),
+    "q5_1": (5, 32, "per_token", "span", "affine", "f16", "nearest_up"),
+    "iq4_nl": (4, 32, "per_token", "squares", "nl4", "f16"),
+    "kv-int8": (8, 0, "per_token", "span", "affine", "f16_point", "nearest_up"),
+    "kv-int4": (4, 0, "per_token", "span", "affine", "f16_point", "nearest_up"),
+    "fp8": (8, 0, "per_token", "amax", "e4m3", "one"),
+    "mxfp4": (4, 32, "per_token", "shared", "e2m1", "e8m0"),
+    "mxfp8": (8, 32, "per_token", "shared", "e4m3", "e8m0"),
+    "nvfp4": (4, 16, "per_token", "amax", "e2m1", "e4m3fn"),
+}
 
 
 def _preset(name):
@@ -521,6 +577,20 @@ def _preset(name):
         return side, _copy(side), {"sink": 0, "recent": 0, "rows": "f16"}
     if name == "q4_0":
         side = _side(4, 32, "per_token", "signed_absmax", "symmetric", "f16", "nearest_up")
+        return side, _copy(side), {"sink": 0, "recent": 0, "rows": "f16"}
+    if name.startswith("turboquant"):
+        key = _side(4, 0, "per_token", "matched", "lloyd", "f16")
+        key.update(transform=-1, signs=True)
+        value = _side(4, 0, "per_token", "minmax", "affine", "f16")
+        return key, value if name == "turboquant" else _copy(key), {"sink": 4, "recent": 128,
+                                                                    "rows": "f16"}
+    if name == "qjl":
+        key = _side(1, 0, "per_token", "norm", "signs", "f16")
+        key.update(transform=-1, signs=True)
+        value = _side(2, 32, "per_token", "minmax", "affine", "f16")
+        return key, value, {"sink": 4, "recent": 128, "rows": "f16"}
+    if name in PLAIN:
+        side = _side(*PLAIN[name])
         return side, _copy(side), {"sink": 0, "recent": 0, "rows": "f16"}
     if name in ("flagrot-kivi", "flagrot-auto"):
         key = _side(2, 32, "per_channel" if name == "flagrot-kivi" else "per_token", "minmax",
@@ -553,7 +623,8 @@ def _set_stage(side, stage, word, head_dim):
     elif stage == "transform" and word in DENSE:
         side["dense"], side["transform"] = word, 0
     elif stage == "transform":
-        found = re.fullmatch(r"hadamard(\d*)", word)
+        found = re.fullmatch(r"(?:signed_)?hadamard(\d*)", word)
+        side["signs"] = word.startswith("signed")
         side["transform"] = (int(found.group(1) or 0) or hadamard_piece(head_dim)) if found else 0
     else:
         side[stage] = word
@@ -584,6 +655,9 @@ def parse_spec(spec, head_dim_k, head_dim_v):
                 side[what] = int(number)
     for side, dim in ((key, head_dim_k), (value, head_dim_v)):
         side["group"] = dim if side["group"] == "head" else side["group"]
+        if side["transform"] < 0:
+            side["transform"] = hadamard_piece(dim)
+        side["group"] = side["group"] or (0 if side["levels"] in ("f16", "bf16") else dim)
     if key["choose"] != "none":
         key["choose_piece"] = flagrot.piece_of(head_dim_k, key.get("choose_number", 32))
     return key, value, windows

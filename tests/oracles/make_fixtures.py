@@ -104,6 +104,28 @@ CASES = [
     ("e4m3",       "kivi:k2,v3,meta=e4m3,",                  3, 1,  64,  96, 32, 1, 0.0, 0),
     ("e4m3_sym",   "q8_0:b5,meta=e4m3,",                     2, 1,  64,  32, 32, 1, 0.0, 0),
     ("mean",       "rtn:k4,v3,shift=mean,",                  6, 2,  64,  96, 32, 1, 30.0, 0),
+    ("q4_1",       "q4_1:",                                  3, 1,  64,  96, 32, 1, 0.0, 0),
+    ("q5_x",       "q5_0/q5_1:",                             2, 1,  64,  32, 32, 1, 0.0, 0),
+    ("iq4_nl",     "iq4_nl:",                                3, 1,  96,  64, 32, 1, 0.0, 0),
+    ("iq4_nl_had", "iq4_nl:transform=hadamard,vg16,",        3, 1,  64,  80, 32, 1, 0.0, 0),
+    ("kv_int",     "kv-int8/kv-int4:",                       2, 1,  80, 128, 32, 1, 0.0, 0),
+    ("fp8",        "fp8:v.levels=e5m2,v.meta=f16,",          3, 1, 256,  64, 32, 1, 0.0, 0),
+    ("mxfp4",      "mxfp4:v.transform=hadamard,",            3, 1,  64, 128, 32, 1, 0.0, 0),
+    ("mxfp8",      "mxfp8:v6,v.levels=e2m3,",                2, 1,  96,  64, 32, 1, 0.0, 0),
+    ("mx_more",    "mxfp8:k.levels=e5m2,v6,v.levels=e3m2,kg16,v.axis=per_channel,",
+                                                             2, 1,  80,  64, 32, 1, 0.0, 0),
+    ("nvfp4",      "nvfp4:v.transform=hadamard,v.meta=8bit,", 3, 1, 64,  80, 32, 1, 0.0, 0),
+    ("lloyd_12",   "rtn:k1,v2,levels=lloyd,fit=norm,v.meta=f16,kg64,vg16,transform=hadamard,",
+                                                             3, 1, 128,  64, 32, 1, 0.0, 0),
+    ("lloyd_34",   "kivi:k3,v4,levels=lloyd,fit=matched,meta=f16,vg80,",
+                                                             2, 1,  64,  80, 32, 1, 0.0, 0),
+    ("lloyd_a",    "rtn:k4,v3,levels=lloyd,k.fit=amax,v.fit=matched,k.meta=e4m3,v.meta=8bit,kg8,",
+                                                             4, 1,  96,  64, 32, 1, 30.0, 0),
+    ("turboquant", "turboquant:",                            3, 1, 128,  96, 32, 1, 0.0, 0),
+    ("qjl",        "qjl:",                                   3, 1, 256,  64, 32, 1, 0.0, 0),
+    ("turbo_3",    "turboquant-mse:b3,",                     4, 1,  96,  80, 32, 1, 0.0, 0),
+    ("turbo_k8",   "fp8/turboquant:v3,k.transform=signed_hadamard16,",
+                                                             2, 1,  80, 256, 32, 1, 0.0, 0),
     ("choose",     "flagrot-kivi:",                          4, 2,  64,  64, 64, 2, 0.0, 0),
     ("choose_d128", "flagrot-kivi:k3,v4,",                   4, 1, 128,  64, 64, 1, 30.0, 0),
     ("choose_d96", "flagrot-kivi:k2,v2,k.meta=f16,k.choose=unit64,",
@@ -322,7 +344,7 @@ def make_real(case):
 
 def make(case, source=None):
     name, spec, hq, hkv, dk, dv, quantized, queries, cap, window = case
-    plain = spec.startswith(("f16", "bf16", "q"))
+    plain = spec.startswith(("f16", "bf16", "q", "iq", "kv-", "fp", "mx", "nv"))
     sink, recent = (2, 6) if plain else (4, 20)
     spec += f"sink={sink},recent={recent},chunk=32"
     key, value, windows = oracle.parse_spec(spec, dk, dv)

@@ -1,0 +1,252 @@
+-- codec_page.lua -- docs/codecs.md: every codec in one table, and a paragraph each.
+--
+--     lua5.4 tools/codec_page.lua [EVAL.json | BENCH.json ...] > docs/codecs.md   (in the root)
+--     lua5.4 tools/codec_page.lua --list all|nothing|calibration|matrices          their names
+--
+-- What a codec is comes from gen/codecs/ and gen/parts/: its name, source, stages, bits, windows,
+-- what it needs, and the comment that opens its file.  Figures come from what kvloom-eval --json
+-- and kvloom-bench --json write; of several results of a codec the last counts.
+-- tools/codecs.sh runs both over all of them.
+
+package.path = "gen/?.lua"
+local stages = require "stages"
+
+local head_dim = 64                    -- that bits of groups of a whole head are counted with
+
+-- READING
+
+local function read(path)
+    local file = assert(io.open(path, "rb"))
+    local text = file:read("a")
+    file:close()
+    return text
+end
+
+local function list(folder)
+    local pipe, names = assert(io.popen("ls " .. folder .. "/*.lua")), {}
+    for name in pipe:lines() do names[#names + 1] = name end
+    pipe:close()
+    return names
+end
+
+-- A JSON text as a Lua value; null is nil.
+local function parse_json(text)
+    local at, value = 1, nil
+    local function next_char(pattern)
+        at = text:find("%S", at) or #text + 1
+        local found = text:match("^" .. pattern, at)
+        if found then at = at + #found end
+        return found
+    end
+    local function members(close, add)
+        if next_char(close) then return end
+        repeat add() until not next_char(",")
+        if not next_char(close) then error("JSON: no " .. close .. " at " .. at, 0) end
+    end
+    local function string_of()
+        local from = at
+        repeat at = assert(text:find('["\\]', at), "JSON: a string has no end")
+            local escaped = text:sub(at, at) == "\\"
+            at = at + (escaped and 2 or 1)
+        until not escaped
+        return text:sub(from, at - 2)
+    end
+    function value()
+        local result = {}
+        if next_char("{") then
+            members("}", function()
+                next_char('"')
+                local name = string_of()
+                next_char(":")
+                result[name] = value()
+            end)
+        elseif next_char("%[") then
+            members("%]", function() result[#result + 1] = value() end)
+        elseif next_char('"') then
+            return string_of()
+        else
+            local word = next_char("[%w.+-]+")
+            if not word then error("JSON: no value at " .. at, 0) end
+            if word == "true" or word == "false" then return word == "true" end
+            return tonumber(word)
+        end
+        return result
+    end
+    return value()
+end
+
+-- parts[stage][word]
+local function load_parts()
+    local parts = {}
+    for _, path in ipairs(list "gen/parts") do
+        local part = assert(loadfile(path, "t", {}))()
+        parts[part.stage] = parts[part.stage] or {}
+        parts[part.stage][part.name] = part
+    end
+    return parts
+end
+
+-- The comment that opens a file, as paragraphs; its first line without the name.
+local function opening(path)
+    local paragraphs, lines = {}, {}
+    for line in read(path):gmatch("[^\n]*\n") do
+        local text = line:match("^%-%- ?(.-)\n$")
+        if not text then break end
+        if text == "" then
+            paragraphs[#paragraphs + 1], lines = lines, {}
+        else
+            lines[#lines + 1] = text
+        end
+    end
+    if #lines > 0 then paragraphs[#paragraphs + 1] = lines end
+    return paragraphs
+end
+
+-- DERIVING
+
+local function part_of(parts, stage, word)
+    local of = parts[stage] or {}
+    return of[word] or of[(word:gsub("%d+$", ""))]
+end
+
+-- A side's stages that are not the default, in write order.
+local function composition(s)
+    local words = { ("b%d"):format(s.bits) }
+    if s.group then words[2] = "g" .. s.group end
+    for _, stage in ipairs(stages) do
+        local word = s[stage.name]
+        if word and word ~= stage.default then words[#words + 1] = word end
+    end
+    return table.concat(words, " ")
+end
+
+local function bits_of(parts, s)
+    local meta, levels = s.meta and part_of(parts, "meta", s.meta), s.levels or "affine"
+    if not s.group or not meta then return s.bits end
+    local zero = part_of(parts, "levels", levels).stores_zero and meta.zero_bytes or 0
+    local group = s.group == "head" and head_dim or s.group
+    return s.bits + 8 * (meta.scale_bytes + zero) / group
+end
+
+local function needs(parts, codec)
+    local found, order = {}, {}
+    local function add(text)
+        if not found[text] then order[#order + 1] = text end
+        found[text] = true
+    end
+    for _, name in ipairs { "key", "value" } do
+        for _, stage in ipairs(stages) do
+            local word = codec[name][stage.name]
+            local part = word and part_of(parts, stage.name, word)
+            local is_file = stage.name == "transform" and word == "file"
+            if is_file then add "matrices" end
+            if part and part.tables and not is_file then add "calibration" end
+            if part and part.folded then add "folded weights" end
+            if part and part.unrotated then add "RoPE told" end
+        end
+    end
+    if (codec.key.bits == "auto") or codec.sizes then add "calibration" end
+    return #order > 0 and table.concat(order, ", ") or "nothing"
+end
+
+local function windows_of(codec)
+    local w = codec.windows or {}
+    return ("%d / %d"):format(w.sink or 0, w.recent or 0)
+end
+
+-- PRINTING
+
+local function cell(format, value) return value and format:format(value) or "" end
+
+local function print_table(parts, codecs, measured)
+    print("| codec | source | keys | values | bits k, v | windows | needs | KL | top-1 % | KL, own "
+          .. "| encode ns | read x f16 |")
+    print("| --- | --- | --- | --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: |")
+    for _, codec in ipairs(codecs) do
+        local m = measured[codec.name] or {}
+        local row = {
+            ("[`%s`](#%s)"):format(codec.name, codec.name), codec.source or "",
+            "`" .. composition(codec.key) .. "`", "`" .. composition(codec.value) .. "`",
+            ("%.4g, %.4g"):format(bits_of(parts, codec.key), bits_of(parts, codec.value)),
+            windows_of(codec), needs(parts, codec), cell("%.3g", m.common_kl_x1000),
+            cell("%.2f", m.common_top1 and 100 * m.common_top1), cell("%.3g", m.kl_x1000),
+            cell("%.0f", m.encode_ns), cell("%.2f", m.ratio_f16) }
+        print("| " .. table.concat(row, " | ") .. " |")
+    end
+end
+
+local function print_paragraphs(codecs)
+    for _, codec in ipairs(codecs) do
+        print(("\n### %s\n"):format(codec.name))
+        for i, lines in ipairs(codec.paragraphs) do
+            if i == 1 then lines[1] = lines[1]:gsub("^%S+ %-%- ", "") end
+            local is_code = lines[1]:find("^ ")
+            for n, line in ipairs(lines) do
+                lines[n] = is_code and "    " .. line:gsub("^ +", "") or line
+            end
+            local text = table.concat(lines, "\n")
+            if i == 1 then text = text:sub(1, 1):upper() .. text:sub(2) end
+            print(text .. "\n")
+        end
+    end
+end
+
+local function add_results(measured, header, path)
+    local json = parse_json(read(path))
+    for _, one in ipairs(json.results or {}) do
+        local spec = one.cache or one.spec or ""
+        local name = spec:match("^[^:,]*")
+        local m = measured[name] or {}
+        local common = spec:find("sink=4,recent=128", 1, true) and "common_" or ""
+        for _, field in ipairs { "kl_x1000", "top1", "encode_ns", "ratio_f16" } do
+            m[common .. field] = one[field] or m[common .. field]
+        end
+        measured[name] = m
+    end
+    if json.model_name or json.model then
+        header.kl = ("KL (times 1000) and top-1: %s, %d windows of %d tokens, of each the first "
+            .. "%d not\ncounted, against the f16 cache, with the first 4 and the newest 128 rows "
+            .. "in 16 bits;\n`KL, own` with the windows of the codec."):format(
+            json.model_name or json.model, json.windows, json.context, json.skip)
+    elseif json.results and json.results[1] then
+        local r = json.results[1]
+        header.speed = ("Speed: head dim %d, %d KV heads of %d query heads, %d rows, %d threads: "
+            .. "what\nkvloom-bench calls encode ns, and how many times faster than f16 a step is."
+            ):format(r.head_dim, r.kv_heads, r.q_heads, r.rows, r.threads)
+    end
+end
+
+local function main(paths)
+    local parts, codecs, measured, header = load_parts(), {}, {}, {}
+    for _, path in ipairs(list "gen/codecs") do
+        local codec = assert(loadfile(path, "t", {}))()
+        codec.paragraphs = opening(path)
+        codecs[#codecs + 1] = codec
+    end
+    table.sort(codecs, function(a, b) return a.name < b.name end)
+    if paths[1] == "--list" then
+        for _, codec in ipairs(codecs) do
+            local need = needs(parts, codec)
+            local matches = paths[2] == "all" or paths[2] == "matrices" and need:find "matrices"
+                or need == paths[2]
+            if matches then print(codec.name) end
+        end
+        return
+    end
+    for _, path in ipairs(paths) do add_results(measured, header, path) end
+    print("# The codecs\n")
+    print("Written by `tools/codec_page.lua` from `gen/codecs/`, `gen/parts/` and measurements:\n"
+          .. "`sh tools/codecs.sh MODEL TEXT [CALIBRATION_TEXT]` makes it anew.  Stages and\n"
+          .. "words are explained by `kvloom-eval --help` and in the files of `gen/parts/`.\n")
+    print(("Bits of a value in pages count metadata, at a head dim of %d where a group is a head;\n"
+           .. "without the rows in 16 bits, whose numbers are those of windows: first / newest.\n"
+           ):format(head_dim))
+    for _, line in ipairs { header.kl or "", header.speed or "" } do
+        if line ~= "" then print(line .. "\n") end
+    end
+    print_table(parts, codecs, measured)
+    print("\n## What they do")
+    print_paragraphs(codecs)
+end
+
+main(arg)
