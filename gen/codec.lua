@@ -191,7 +191,7 @@ end
 -- Bits that pairs of odd k may stay up, so that a shift serves two pairs: their sums are apart, and
 -- stay below 2^31.
 local function odd_shift(planes, bits, head_dim)
-    local words = head_dim > 128 and head_dim or 128                  -- of a list
+    local words = head_dim > 256 and head_dim or 256                  -- of a list
     local most = (1 << 2 * bits) * 32767 * (words // 2)
     return #planes == 1 and bits <= 4 and most < 1 << 31 and bits or 0
 end
@@ -219,6 +219,13 @@ end
 local function choose_math(fold, math, isa)
     local fits = fold == "lanes" or fold == "words"
     return fits and isa.dot ~= "none" and math ~= "f32" and "int" or "float"
+end
+
+-- How the offsets of groups along lanes differ from code_max / 2 scales: "none" where they do not;
+-- "steps" where they do by a stored integer times scale and zero_step; else "float".
+local function choose_raised(has_zero, meta, level_bits)
+    if not has_zero then return "none" end
+    return meta.steps and level_bits <= 6 and "steps" or "float"
 end
 
 -- Rows whose codes share words or groups with no others: what a CTA encodes.
@@ -532,6 +539,8 @@ function codec.derive(side, config, parts, isa)
         clips_row = parts.fit and parts.fit.clips_rows and clip_rank(c) or false,
         has_zero = parts.levels.stores_zero and not meta.constant or false,
         base = parts.meta and parts.meta.base or false,
+        raised = choose_raised(parts.levels.stores_zero and not meta.constant, meta, level_bits),
+        zero_step = meta.steps and 2.0 ^ level_bits / meta.steps or 0.0,
         feedback = parts.round and parts.round.feedback or false,
         sweeps = parts.round.sweeps or c.round_number or 0,
         searches = parts.fit and parts.fit.searches or false,

@@ -8,9 +8,15 @@
 --     dot         sums of products of 16-bit pairs: vnni (vpdpwssd), madd (vpmaddwd and an
 --                 addition) or none, where floats are as fast: NEON has four products either way
 --     chains      sums in flight at once where few heads share a cell: latency times rate
+--
+-- runtime/kvl_isa.h has the same names, with what detects them and the compiler's flags.
 
 return {
     avx512   = { lanes = 16, vector = "x86",  broadcast = 1, head_tile = 16, sums = 20,
+                 dot = "vnni", chains = 8 },
+    avx512bw = { lanes = 16, vector = "x86",  broadcast = 1, head_tile = 16, sums = 20,
+                 dot = "madd", chains = 1 },
+    avxvnni  = { lanes = 8,  vector = "x86",  broadcast = 0, head_tile = 8,  sums = 8,
                  dot = "vnni", chains = 8 },
     avx2     = { lanes = 8,  vector = "x86",  broadcast = 0, head_tile = 8,  sums = 8,
                  dot = "madd", chains = 1 },

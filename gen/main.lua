@@ -6,7 +6,7 @@
 --
 --     target       host (the default) or cuda
 --     kernel       of target cuda: a name in gen/kernels.lua
---     isa          of target host: avx512, avx2, neon or portable
+--     isa          of target host: a name in gen/isa.lua
 --     num_heads    query heads that share a KV head
 --     num_stored   2, or 1: a value is a part of its key, by the keys' codec
 --     value_dim    of target cuda, with num_stored 1: the channels of that part
@@ -88,7 +88,8 @@ local function choose_target(config)
     local target = config.target or "host"
     local folder = folders[target] or refuse("target = %s: must be host or cuda", target)
     if target == "host" then
-        local isa = isas[config.isa] or refuse("isa = %s: must be avx512, avx2, neon or portable",
+        local isa = isas[config.isa] or refuse("isa = %s: must be avx512, avx512bw, avxvnni, "
+                                               .. "avx2, neon or portable",
                                                tostring(config.isa))
         return folder, isa, nil
     end

@@ -71,11 +71,13 @@ local function split_outputs(num_heads, num_vectors, most)
     return { vectors = vectors, tiles = split_heads(num_heads, most // vectors) }
 end
 
--- The most rows of a strip: a divisor of the page, up to 128, so that strips are equal.
-local function divide_page(page_size)
-    local rows = page_size < 128 and page_size or 128
-    while page_size % rows ~= 0 do rows = rows - 16 end
-    return rows
+-- The rows of a strip, whose scores become weights together, and those of one page among them: some
+-- whole pages, or a part of one that divides it.
+local function divide_rows(page_size, num_heads)
+    local most = num_heads <= 8 and 256 or 128         -- scores and weights stay in the first cache
+    if page_size <= most then return most // page_size * page_size, page_size end
+    while page_size % most ~= 0 do most = most - 16 end
+    return most, most
 end
 
 -- Whether a CTA keeps all copies of its queries in shared memory, beside a strip's scores.
@@ -100,7 +102,8 @@ end
 -- the room for 16-bit weights, whole vectors.
 -- copies: of a query, in the bases that keys may be in.
 function plan.attend(config, isa, copies)
-    local strip_rows, two = divide_page(config.page_size), 2 * isa.lanes
+    local strip_rows, part_rows = divide_rows(config.page_size, config.num_heads)
+    local two = 2 * isa.lanes
     return {
         head_tiles  = split_heads(config.num_heads, isa.head_tile),
         dot_tiles   = split_dots(config.num_heads, isa),
@@ -112,6 +115,7 @@ function plan.attend(config, isa, copies)
         score_heads = score_heads(config, copies),
         turn_heads = few_heads(config),
         strip_rows  = strip_rows,
+        part_rows   = part_rows,
         strip_words = (strip_rows + two - 1) // two * two,
         score_error = 5e-4,            -- a root mean square that needs no second list of weights
         k_words     = (config.k.head_dim + two - 1) // two * two,

@@ -202,6 +202,9 @@
 // context may be used at once.  The message is the context's: with several threads, the last one.
 // After fork() a child must not use its parent's contexts.
 //
+// A context starts its threads once and no call starts one.  An engine that has threads of its own
+// hands them in as kvl_context_desc.parallel.  What is computed does not depend on their number.
+//
 // CUDA
 //
 // KVL_TARGET_CUDA works on one device a context; several contexts, on several devices, can live in
@@ -257,11 +260,14 @@
 //
 // Packs are looked at first, then the kernel cache, then what can make a kernel.  A pack serves the
 // version of kvloom that made it; another one, a damaged entry or an architecture that it lacks are
-// a miss, which the log tells.  A pack has the programs' texts as well, so that NVRTC or a compiler
-// alone, without Lua, can serve an architecture that came later.  examples/kernel_pack.c shows it.
+// a miss, which the log tells.  Where nothing can make a host's kernel, a pack's one for the next
+// lower instruction set takes its place, and the log says so.  A pack has the programs' texts as
+// well, so that NVRTC or a compiler alone, without Lua, can serve an architecture that came later.
+// examples/kernel_pack.c shows it.
 //
 // Environment, read once a context: KVLOOM_CACHE_DIR, KVLOOM_CC (the C compiler), KVLOOM_ISA
-// (forces avx512, avx2, neon or portable), KVLOOM_NVRTC.  A field of the desc beats the variable.
+// (forces avx512, avx512bw, avxvnni, avx2, neon or portable; avx512 has VNNI, avx512bw has none),
+// KVLOOM_NVRTC.  A field of the desc beats the variable.
 
 #ifndef KVLOOM_H
 #define KVLOOM_H
@@ -377,9 +383,20 @@ typedef struct kvl_pack {
     const kvl_pack_entry* entries;
 } kvl_pack;
 
+// The engine's threads, in the place of a pool of the context's own.
+typedef struct kvl_parallel {
+    // Calls body(arg, i, thread) once for each i in [0, n), in any order, and returns when all
+    // calls have; the caller sees their writes then.  thread is from 0 to num_threads - 1, and no
+    // two calls at one time have the same.  One run at a time is asked for, by any thread.
+    void (*run)(void* user, int64_t n, void (*body)(void* arg, int64_t i, int thread), void* arg);
+    void* user;
+} kvl_parallel;
+
 typedef struct kvl_context_desc {
     kvl_target    target;
     int           num_threads;       // 0: one a processor that this process may run on; at most 256
+    kvl_parallel  parallel;          // zero: the context starts num_threads - 1 threads; else
+                                     // num_threads must be given
     const char*   cache_dir;         // see THE KERNEL CACHE
     uint64_t      cache_max_bytes;   // of cache_dir; 0: 256 MB
     const char*   compiler;          // NULL: KVLOOM_CC, else cc, gcc or clang on PATH

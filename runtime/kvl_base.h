@@ -21,6 +21,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -110,6 +113,20 @@ KVL__FN char* kvl__copy_text(kvl_context* ctx, const char* text)
 KVL__FN void kvl__free_text(kvl_context* ctx, char* text)
 {
     if (text) kvl__free(ctx, text, strlen(text) + 1);
+}
+
+// Asks for large pages of the system in a stretch of memory that is not touched yet, the parts of
+// 2 MB that lie wholly in it.  A system that gives none is no failure.
+KVL__FN void kvl__advise_huge(void* memory, uint64_t bytes)
+{
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    const uintptr_t huge = (uintptr_t)1 << 21, end = (uintptr_t)memory + (uintptr_t)bytes;
+    const uintptr_t first = ((uintptr_t)memory + huge - 1) & ~(huge - 1);
+    if (first < (end & ~(huge - 1)))
+        (void)madvise((void*)first, (size_t)((end & ~(huge - 1)) - first), MADV_HUGEPAGE);
+#else
+    (void)memory, (void)bytes;
+#endif
 }
 
 KVL__FN void* kvl__default_alloc(size_t bytes, void* user) { (void)user; return malloc(bytes); }

@@ -183,6 +183,10 @@ KVL__FN kvl_status kvl__context_check(kvl_context* ctx, const kvl_context_desc* 
     KVL__REQUIRE(ctx, desc->num_threads >= 0 && desc->num_threads <= KVL__MAX_THREADS,
                  KVL_BAD_ARGUMENT, "num_threads = %d: must be 0 to %d", desc->num_threads,
                  KVL__MAX_THREADS);
+    KVL__REQUIRE(ctx, !desc->parallel.run || desc->num_threads > 0, KVL_BAD_ARGUMENT,
+                 "num_threads = 0: must say how many threads parallel.run has");
+    KVL__REQUIRE(ctx, desc->parallel.run || !desc->parallel.user, KVL_BAD_ARGUMENT,
+                 "parallel: has a user and no run");
     KVL__REQUIRE(ctx, desc->compile_seconds >= 0 && desc->compile_seconds <= 86400,
                  KVL_BAD_ARGUMENT, "compile_seconds = %d: must be 0 to 86400",
                  desc->compile_seconds);
@@ -209,7 +213,8 @@ KVL__FN kvl_status kvl__context_fill(kvl_context* ctx, const kvl_context_desc* d
     KVL__TRY(kvl__context_folder(ctx, desc->cache_dir, &env));
     KVL__TRY(kvl__context_compiler(ctx, desc->compiler, &env));
     KVL__TRY(kvl__context_device(ctx, desc, &env));
-    return kvl__pool_create(ctx, desc->num_threads ? desc->num_threads : kvl__num_processors());
+    return kvl__pool_create(ctx, desc->num_threads ? desc->num_threads : kvl__num_processors(),
+                            &desc->parallel);
 }
 
 KVL__FN void kvl__context_release(kvl_context* ctx)

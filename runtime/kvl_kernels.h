@@ -511,6 +511,28 @@ KVL__FN kvl__slot* kvl__program_packed(kvl_context* ctx, kvl__hash config, const
     return slot;
 }
 
+// The program that a pack has for the next lower instruction set of this processor; NULL: none.
+KVL__FN kvl__slot* kvl__program_packed_lower(kvl_context* ctx, const char* name,
+                                             const kvl__field* fields, int num_fields,
+                                             const char** where)
+{
+    kvl__slot* slot = NULL;
+    kvl__field* lower = (kvl__field*)kvl__alloc(ctx, (size_t)num_fields * sizeof *lower);
+    for (int i = 0; lower && !slot && i < KVL__NUM_ISAS; ++i) {
+        const char* isa = kvl__isas[i].name;
+        if (strcmp(isa, ctx->isa) == 0 || kvl__isa_rank(isa, ctx->isa) == 0) continue;
+        memcpy(lower, fields, (size_t)num_fields * sizeof *lower);
+        for (int f = 0; f < num_fields; ++f)
+            if (strcmp(lower[f].name, "isa") == 0) lower[f].text = isa;
+        slot = kvl__program_packed(ctx, kvl__config_hash(lower, num_fields), where);
+        if (slot)
+            kvl__say(ctx, KVL_LOG_WARNING, "%s: there is nothing to make it for %s with; a pack's "
+                     "kernels for %s take its place", name, ctx->isa, isa);
+    }
+    kvl__free(ctx, lower, (size_t)num_fields * sizeof *lower);
+    return slot;
+}
+
 // Adds to a message that no pack has a program either.
 KVL__FN kvl_status kvl__not_packed(kvl_context* ctx, kvl_status status)
 {
@@ -544,7 +566,10 @@ KVL__FN kvl_status kvl__slot_of_config(kvl_context* ctx, const char* name, const
         kvl__program_find_or_new(ctx, name, config, fields, num_fields, slot, where);
     if (status == KVL_COMPILE && !before && kvl__takes_ptx(ctx))
         status = kvl__program_find_or_new(ctx, name, config, fields, num_fields, slot, where);
-    if (status != KVL_OK) return kvl__not_packed(ctx, status);
+    if ((status == KVL_NO_KERNEL || status == KVL_COMPILE) && ctx->num_packs > 0
+        && ctx->target == KVL_TARGET_HOST)
+        *slot = kvl__program_packed_lower(ctx, name, fields, num_fields, where);
+    if (status != KVL_OK && !*slot) return kvl__not_packed(ctx, status);
     kvl__program_note(ctx, config, *slot);
     return KVL_OK;
 }

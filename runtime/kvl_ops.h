@@ -331,8 +331,11 @@ KVL__FN kvl_status kvl__cache_build(kvl_cache* cache, const kvl_cache_desc* desc
     for (int i = 0; cache->num_pages && i < cache->num_layers; ++i) {
         kvl__layer* l = &cache->layers[i];
         if (!l->active) continue;
-        l->pool = kvl__cache_alloc(cache, l->pool_bytes);
+        l->pool = kvl__cache_take(cache, l->pool_bytes);
         if (!l->pool) return KVL_NO_MEMORY;
+        if (cache->ctx->allocator.alloc == kvl__default_alloc)
+            kvl__advise_huge(l->pool, l->pool_bytes);
+        memset(l->pool, 0, (size_t)l->pool_bytes);
     }
     KVL__TRY(kvl__prefix_configure(cache, desc->prefix_bytes));
     if (cache->prefix.max_bytes) cache->make_room = kvl__prefix_make_room;

@@ -11,6 +11,7 @@
 #include "kvl_args.h"
 #include "kvl_device_args.h"
 #include "kvl_disk.h"
+#include "kvl_isa.h"
 #include "kvl_lua.h"
 
 enum { KVL__PACKS_MAX = 64 };
@@ -106,11 +107,12 @@ KVL__FN void kvl__packs_destroy(kvl_context* ctx)
 }
 
 // How well a binary's architecture serves: 0 not at all, else the more the better.  A cubin runs on
-// later devices of the same major version, PTX on every later device.
+// later devices of the same major version, PTX on every later device; a host's lower instruction
+// sets serve where the processor has them.
 KVL__FN int kvl__pack_rank(const kvl_context* ctx, const char* arch)
 {
     int sm = 0;
-    if (ctx->target != KVL_TARGET_CUDA) return arch[0] && strcmp(arch, ctx->isa) == 0;
+    if (ctx->target != KVL_TARGET_CUDA) return kvl__isa_rank(arch, ctx->isa);
     if (sscanf(arch, "sm_%d", &sm) == 1)
         return sm / 10 == ctx->sm / 10 && sm <= ctx->sm ? 1000 + sm : 0;
     return sscanf(arch, "compute_%d", &sm) == 1 && sm <= ctx->sm ? sm : 0;

@@ -4,7 +4,8 @@
 // the caller waits for those who joined, never for those who slept through it: waking a thread
 // costs more than many jobs.  Idle workers spin for a moment, since the next job of a decode step
 // is near, then sleep.  A caller that finds the pool in use, from inside a body or from another
-// thread, does its items itself.
+// thread, does its items itself.  Where the engine runs items on threads of its own, the pool has
+// none, and sees to it that one run is asked for at a time.
 
 #ifndef KVL_THREADS_H
 #define KVL_THREADS_H
@@ -20,6 +21,7 @@ enum {
 
 struct kvl__pool {
     int             num_threads, num_started;
+    kvl_parallel    engine;        // run = NULL: the threads below
     pthread_t       threads[KVL__MAX_THREADS];
     pthread_mutex_t busy;          // held by the caller of a job
     pthread_mutex_t lock;          // guards sleepers, wake and stop
@@ -97,8 +99,14 @@ KVL__FN void* kvl__pool_thread(void* user)
 KVL__FN void kvl__parallel(kvl_context* ctx, int64_t n, kvl__body body, void* arg)
 {
     kvl__pool* pool = ctx->pool;
-    if (n <= 1 || !pool || pool->num_started == 0 || pthread_mutex_trylock(&pool->busy) != 0) {
+    if (n <= 1 || !pool || (pool->num_started == 0 && !pool->engine.run)
+        || pthread_mutex_trylock(&pool->busy) != 0) {
         for (int64_t i = 0; i < n; ++i) body(arg, i, 0);
+        return;
+    }
+    if (pool->engine.run) {
+        pool->engine.run(pool->engine.user, n, body, arg);
+        pthread_mutex_unlock(&pool->busy);
         return;
     }
     pool->body = body;
@@ -131,8 +139,9 @@ KVL__FN void kvl__pool_destroy(kvl_context* ctx)
     ctx->pool = NULL;
 }
 
-// Starts num_threads - 1 workers.  A thread that cannot be started is an error.
-KVL__FN kvl_status kvl__pool_create(kvl_context* ctx, int num_threads)
+// Starts num_threads - 1 workers, or none where the engine has its own.  A thread that cannot be
+// started is an error.
+KVL__FN kvl_status kvl__pool_create(kvl_context* ctx, int num_threads, const kvl_parallel* engine)
 {
     kvl__pool* pool = (kvl__pool*)kvl__alloc_zeroed(ctx, sizeof *pool);
     KVL__REQUIRE(ctx, pool, KVL_NO_MEMORY, "%zu bytes for the thread pool", sizeof *pool);
@@ -141,8 +150,9 @@ KVL__FN kvl_status kvl__pool_create(kvl_context* ctx, int num_threads)
     pthread_mutex_init(&pool->busy, NULL);
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->wake, NULL);
+    pool->engine = *engine;
     ctx->pool = pool;
-    for (int i = 1; i < num_threads; ++i) {
+    for (int i = 1; i < num_threads && !engine->run; ++i) {
         if (pthread_create(&pool->threads[pool->num_started], NULL, kvl__pool_thread, pool) != 0) {
             kvl__pool_destroy(ctx);
             return kvl__fail(ctx, KVL_NO_MEMORY, "num_threads = %d: thread %d could not be started",

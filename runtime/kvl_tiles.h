@@ -11,7 +11,7 @@
 #ifndef KVL_TILES_H
 #define KVL_TILES_H
 
-#include "kvl_base.h"
+#include "kvl_isa.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -151,7 +151,7 @@ KVL__FN kvl__tiles kvl__tiles_of(const kvl_context* ctx)
     tiles.product = kvl__product_portable;
     tiles.update = kvl__update_portable;
 #if defined(__x86_64__)
-    if (strcmp(ctx->isa, "avx2") == 0 || strcmp(ctx->isa, "avx512") == 0) {
+    if (kvl__isa_rank("avx2", ctx->isa) > 0) {
         tiles.product = kvl__product_avx2;
         tiles.update = kvl__update_avx2;
     }

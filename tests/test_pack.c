@@ -255,6 +255,31 @@ Test(pack, nothing_else)
     kvl_context_destroy(ctx);
 }
 
+// Where nothing can make a kernel, the next lower instruction set's serves, and the log says so.
+Test(pack, the_next_lower_instruction_set)
+{
+    const kvl__field lower[2] = { fields[0], { "isa", "portable", 0 } };
+    const kvl_pack pack = pack_of(two, 2);
+    kvl_context* ctx = context_with(&pack);
+    const char* where;
+    if (strcmp(kvl__isa_best()->name, "portable") == 0) cr_skip_test("there is no lower one");
+    words(entries[0].config, kvl__config_hash(lower, 2));
+    words(entries[1].config, kvl__config_hash(lower, 2));
+    snprintf(ctx->isa, sizeof ctx->isa, "%s", kvl__isa_best()->name);
+    cr_assert_eq(get(ctx, &where), 3);
+    cr_assert_str_eq(where, "compiled");
+    kvl_context_destroy(ctx);
+    ctx = context_with(&pack);
+    snprintf(ctx->isa, sizeof ctx->isa, "%s", kvl__isa_best()->name);
+    ctx->programs->generate = no_generator;
+    cr_assert_eq(get(ctx, &where), strcmp(ctx->isa, "neon") ? 0 : 1);
+    cr_assert_str_eq(where, "pack");
+    cr_assert(strstr(said, "test: there is nothing to make it for "), "%s", said);
+    cr_assert_eq(get(ctx, &where), strcmp(ctx->isa, "neon") ? 0 : 1);
+    cr_assert_str_eq(where, "memory");
+    kvl_context_destroy(ctx);
+}
+
 // Cubins serve later devices of their major version, PTX every later one: the nearest first.
 Test(pack, architectures_of_devices)
 {

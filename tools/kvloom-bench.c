@@ -844,18 +844,10 @@ static int measure(bench* b)
 
 // REPORT
 
-// The word after "isa" in what kvl_describe says; "none" for the reference path.
+// The instruction set of a cache's kernels; "none" for the reference path.
 static void read_isa(const kvl_cache* cache, const kvl_layer_info* info, char* isa, size_t size)
 {
-    static const char* const names[] = { "avx512", "avx2", "neon", "portable" };
-    char text[8192];
-    snprintf(isa, size, "none");
-    if (!info->uses_generated || kvl_describe(cache, text, sizeof text, NULL)) return;
-    for (int i = 0; i < 4; ++i) {
-        if (!strstr(text, names[i])) continue;
-        snprintf(isa, size, "%s", names[i]);
-        return;
-    }
+    snprintf(isa, size, "%s", info->uses_generated ? cache->ctx->isa : "none");
 }
 
 static double bits_of(const bench* b, const subject* s)
@@ -949,6 +941,7 @@ typedef struct report {
     cJSON*  root;
     cJSON*  results;
     samples copy;     // of all lengths, GB/s
+    samples read;
     char    cpu[256], isa[32];
     bool    host;
 } report;
@@ -977,6 +970,7 @@ static int run_length(const options* o, kvl_context* ctx, mover* m, int64_t head
         }
         print_bench(b);
         add_sample(&r->copy, median(&m->copy));
+        add_sample(&r->read, median(&m->read));
         for (int i = 0; i < b->num_subjects; ++i) add_result(r->results, b, &b->subjects[i]);
     }
     close_bench(b);
@@ -996,6 +990,7 @@ static int run_bench(const options* o, report* r)
     if (!status) {
         cJSON_AddNumberToObject(r->root, "threads", kvl_context_threads(ctx));
         cJSON_AddNumberToObject(r->root, "copy_gbps", median(&r->copy));
+        cJSON_AddNumberToObject(r->root, "read_gbps", median(&r->read));
         cJSON_AddStringToObject(r->root, "isa", r->isa);
         cJSON_AddStringToObject(r->root, "target", r->host ? "host" : "reference");
     }

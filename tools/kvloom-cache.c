@@ -32,7 +32,7 @@ static const char help[] =
     "  --q-heads N       of warm (9)\n"
     "  --kv-heads N      of warm (3)\n"
     "  --compiler PATH   of warm; else KVLOOM_CC, cc, gcc or clang\n"
-    "  --isa NAME        of warm: avx512, avx2, neon or portable; else KVLOOM_ISA, else the best\n"
+    "  --isa NAME        of warm, as KVLOOM_ISA has them; else KVLOOM_ISA, else the best\n"
     "Specs of calibrated caches need no calibration here: kernels do not depend on its numbers.\n"
     "\n"
     "  --help            this text\n"

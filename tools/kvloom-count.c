@@ -11,6 +11,9 @@
 //   attend   one query row, by the difference of two lengths that lie in pages: what a KV number
 //            costs, without what a call costs
 //   encode   an append that completes a chunk, divided by the numbers that it encodes
+//
+// --split tells by function where the instructions of attend lie, and how many of them are integer
+// dot products; of what compilers inline, the caller.
 
 #include <errno.h>
 #include <getopt.h>
@@ -28,6 +31,7 @@
 
 #define KVLOOM_IMPLEMENTATION
 #include "kvloom.h"
+#include "count_split.h"
 
 enum {
     max_rows = 256, key_bytes = 128, line_bytes = 512,
@@ -62,7 +66,7 @@ typedef struct options {
     const char* compare;
     const char* isa;
     const char* only;
-    bool        quick;
+    bool        quick, split;
 } options;
 
 static struct {
@@ -96,6 +100,7 @@ static void count_trap(int signal, siginfo_t* info, void* user)
     (void)signal;
     (void)info;
     num_traps += place != last_place;
+    if (split.on && place != last_place) split_add((uint64_t)place);
     last_place = place;
 }
 
@@ -113,8 +118,17 @@ static void trap_each(bool on)
     const unsigned long long trap_flag = 0x100, flags = __readeflags();
     __writeeflags(on ? flags | trap_flag : flags & ~trap_flag);
 }
+
+// From here on, instructions of attend are told apart; sign -1 takes them off.
+static void split_from(bool on, int sign)
+{
+    split.on = on;
+    split.sign = sign;
+}
 #else
 static int64_t num_traps;
+static void split_from(bool on, int sign) { (void)on, (void)sign; }
+static void split_write(FILE* out, double numbers) { (void)out, (void)numbers; }
 static bool start_counter(void) { return false; }
 static void trap_each(bool on) { (void)on; }
 #endif
@@ -229,7 +243,7 @@ static kvl_status count_attend(subject* s, int64_t* count)
 }
 
 // Encode of the second chunk, so that the page is there.
-static kvl_status measure(subject* s, row* r)
+static kvl_status measure(subject* s, row* r, bool splits)
 {
     const kvl_layer_info* i = &s->info;
     const int64_t windows = i->sink_len + i->recent_len;
@@ -243,10 +257,14 @@ static kvl_status measure(subject* s, row* r)
     KVL__TRY(kvl_seq_get_rows(s->cache, 0, s->seq, &after));
     r->encode = (double)num_traps / (numbers * (double)(after.quantized - before.quantized));
     KVL__TRY(grow(s, windows + least_rows));
+    split_from(splits, -1);
     KVL__TRY(count_attend(s, &few));
     KVL__TRY(grow(s, windows + more_rows));
+    split_from(splits, 1);
     KVL__TRY(count_attend(s, &many));
+    split_from(false, 0);
     r->attend = (double)(many - few) / (numbers * (more_rows - least_rows));
+    if (splits) split_write(stdout, numbers * (more_rows - least_rows));
     return KVL_OK;
 }
 
@@ -273,7 +291,7 @@ static kvl_status open_subject(subject* s, const char* spec, made_tables* made)
     return KVL_OK;
 }
 
-static int measure_shape(kvl_context* ctx, const char* isa, const char* shape)
+static int measure_shape(kvl_context* ctx, const char* isa, const char* shape, bool splits)
 {
     made_tables made = { .num = 0 };
     subject s = { .ctx = ctx };
@@ -285,7 +303,8 @@ static int measure_shape(kvl_context* ctx, const char* isa, const char* shape)
     kvl_status status = open_subject(&s, spec, &made);
     if (!status && !s.info.uses_generated)
         status = kvl__fail(ctx, KVL_UNSUPPORTED, "has no generated kernels");
-    if (!status) status = measure(&s, r);
+    if (splits) printf("#   attend     dots  function, of %s %s\n", isa, shape);
+    if (!status) status = measure(&s, r, splits);
     if (status) fail("%s: %s", shape, kvl_context_message(ctx));
     kvl_cache_free(s.cache);
     for (int i = 0; i < made.num; ++i) free(made.list[i]);
@@ -310,7 +329,8 @@ static int measure_isa(const options* o, const kvl__isa* isa, char* compiler, si
     if (status == KVL_OK) status = kvl__compiler_identity(ctx, compiler, size);
     int bad = status != KVL_OK;
     if (bad) fail("%s", ctx ? kvl_context_message(ctx) : "out of memory");
-    for (int i = 0; list[i] && !bad; ++i) bad = measure_shape(ctx, isa->name, list[i]);
+    for (int i = 0; list[i] && !bad; ++i)
+        bad = measure_shape(ctx, isa->name, list[i], o->split);
     kvl_context_destroy(ctx);
     return bad;
 }
@@ -384,16 +404,17 @@ static const char usage[] =
     "  --quick          a few shapes\n"
     "  --shape TEXT     one, as 'kivi:k2,v2,g32 4 1 128': spec, query heads, KV heads, head dim\n"
     "  --isa NAME       one instruction set (each that this processor has but portable)\n"
+    "  --split          where the instructions of attend lie, by function\n"
     "  --compare FILE   against a table that is committed, within 5 %\n"
     "  --help           this text\n"
     "Status 1 if a figure is not as the table says; 77 where instructions cannot be counted, or\n"
     "the table is of another compiler.\n";
 
-enum { opt_quick = 1, opt_shape, opt_isa, opt_compare, opt_help };
+enum { opt_quick = 1, opt_shape, opt_isa, opt_compare, opt_split, opt_help };
 
 static const struct option long_options[] = {
     { "quick", no_argument, NULL, opt_quick }, { "shape", required_argument, NULL, opt_shape },
-    { "isa", required_argument, NULL, opt_isa },
+    { "isa", required_argument, NULL, opt_isa }, { "split", no_argument, NULL, opt_split },
     { "compare", required_argument, NULL, opt_compare }, { "help", no_argument, NULL, opt_help },
     { NULL, 0, NULL, 0 } };
 
@@ -407,6 +428,7 @@ static int read_options(int argc, char** argv, options* o)
         case opt_quick: o->quick = true; break;
         case opt_shape: o->only = optarg; break;
         case opt_isa: o->isa = optarg; break;
+        case opt_split: o->split = true; break;
         case opt_compare: o->compare = optarg; break;
         case opt_help: fputs(usage, stdout); return -1;
         default: return fail("%s: unknown, or it lacks its value; --help tells more",
@@ -415,6 +437,13 @@ static int read_options(int argc, char** argv, options* o)
     }
     if (o->isa && !kvl__isa_find(o->isa)) return fail("--isa %s: unknown", o->isa);
     return optind < argc ? fail("%s: what is this?", argv[optind]) : 0;
+}
+
+// Whether an instruction set is in the table; in the quick one, those whose sums differ.
+static bool is_counted(const options* o, const char* isa)
+{
+    if (o->quick && (strcmp(isa, "avx512bw") == 0 || strcmp(isa, "avxvnni") == 0)) return false;
+    return strcmp(isa, "portable") != 0;
 }
 
 int main(int argc, char** argv)
@@ -429,7 +458,7 @@ int main(int argc, char** argv)
     }
     for (int i = 0; i < KVL__NUM_ISAS && !status; ++i) {
         const kvl__isa* isa = &kvl__isas[i];
-        const bool wanted = o.isa ? strcmp(o.isa, isa->name) == 0 : strcmp("portable", isa->name);
+        const bool wanted = o.isa ? strcmp(o.isa, isa->name) == 0 : is_counted(&o, isa->name);
         if (wanted && isa->detect())
             status = measure_isa(&o, isa, compiler, sizeof compiler);
     }

@@ -40,7 +40,7 @@ static const char usage[] =
     "  --list FILE        more of them, one a line; # begins a comment\n"
     "  --name NAME        of the table in the header (kernel_pack)\n"
     "  --target NAME      host or cuda (host)\n"
-    "  --arch LIST        host: avx512,avx2,portable, or neon,portable (those of this machine)\n"
+    "  --arch LIST        host: avx512,avx512bw,avx2,portable, or neon,portable\n"
     "                     cuda: sm_XX for a device, compute_XX for PTX, which later devices take\n"
     "                     (sm_75,sm_80,sm_86,sm_89,sm_90,sm_100,sm_120,compute_75)\n"
     "  --exact            host: kernels of contexts with `exact`\n"
@@ -492,6 +492,7 @@ static int read_option(options* o, int c)
 
 static int check_options(options* o)
 {
+    char names[96];
     if (!o->out) return wrong("-o FILE is needed");
     if (!o->name[0]) return wrong("--name: is empty");
     if (!o->num_configs) return wrong("no --config: nothing to pack");
@@ -502,15 +503,17 @@ static int check_options(options* o)
     if (o->num_archs == 0 && o->target == KVL_TARGET_CUDA)
         add_archs(o, "sm_75,sm_80,sm_86,sm_89,sm_90,sm_100,sm_120,compute_75");
 #if defined(__x86_64__)
-    else if (o->num_archs == 0) add_archs(o, "avx512,avx2,portable");
+    else if (o->num_archs == 0) add_archs(o, "avx512,avx512bw,avx2,portable");
 #elif defined(__aarch64__)
     else if (o->num_archs == 0) add_archs(o, "neon,portable");
 #else
     else if (o->num_archs == 0) add_archs(o, "portable");
 #endif
     for (int i = 0; i < o->num_archs && o->target == KVL_TARGET_HOST; ++i)
-        if (!kvl__isa_find(o->archs[i]))
-            return wrong("--arch %s: must be avx512, avx2, neon or portable", o->archs[i]);
+        if (!kvl__isa_find(o->archs[i])) {
+            kvl__isa_list(names, sizeof names, 0);
+            return wrong("--arch %s: must be one of %s", o->archs[i], names);
+        }
     return 0;
 }
 

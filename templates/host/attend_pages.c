@@ -1,8 +1,9 @@
 // attend_pages.c -- attention of num_heads queries over rows of pages, on the codes.
 //
-// A strip of a page at a time: its keys are scored tile by tile, the scores become weights, and its
-// values are added.  Each cell is read and unpacked once for all heads; o is in the value codec's
-// basis.  While a tile is worked on, the same part of the next page comes into the caches.
+// A strip of some pages, or of a part of one, at a time: its keys are scored tile by tile, the
+// scores become weights, and its values are added.  Each cell is read and unpacked once for all
+// heads; o is in the value codec's basis.  While keys are worked on, the strip's values come into
+// the caches; meanwhile values are, the next strip's keys.
 
 //% local k, v = sides[1], sides[2]
 // One thread's memory of a call.
@@ -13,22 +14,36 @@ typedef struct workspace {
     //% end
 } workspace;
 
-// Part `i` of `parts` of `bytes` bytes of the next page.  For codes alone: rows of 16 bits come as
-// one long stream, which the processor fetches by itself, and asking for it costs a fifth of the
-// time.
-INLINE void fetch_part(const unsigned char* next, int64_t bytes, int i, int parts)
+// Rows [first, end) of a strip, counted from its first row, which is row `skip` of its first page.
+typedef struct strip {
+    const kvl__attend_args*     a;
+    const unsigned char* const* pages;       // [num_pages]
+    int                         num_pages, skip, first, end;
+    const unsigned char* const* next;        // the strip after it, [num_next]
+    int                         num_next;
+} strip;
+
+//% local fetches_k, fetches_v = k.raw == "none", v.raw == "none" and v.math ~= "tile"
+//% if fetches_k or fetches_v then
+// Part `i` of `parts` of `bytes` bytes.  For codes alone: rows of 16 bits come as one long stream,
+// which the processor fetches by itself, and asking for it costs a fifth of the time.
+INLINE void fetch_part(const unsigned char* at, int bytes, int i, int parts)
 {
-    const int64_t end = bytes * (i + 1) / parts;
-    for (int64_t at = bytes * i / parts; at < end; at += 64) __builtin_prefetch(next + at);
+    const int lines = (bytes + 64 * parts - 1) / (64 * parts);
+    at += i * 64 * lines;
+    for (int n = 0; n < lines; ++n) __builtin_prefetch(at + 64 * n);
 }
 
+//% end
+//% local fold_tiles = k.fold == "lanes" and k.group_size // 16 or 1
 //% if k.restored then
 // Scores of restored keys are the runtime's: they begin at 0.
-static void score_tiles(const unsigned char* next, int tiles, workspace* w)
+INLINE void score_tiles(workspace* w, float* scores)
 {
-    for (int i = 0; i < tiles; ++i) fetch_part(next, k_page_bytes, i, tiles);
+    (void)w;
     for (int head = 0; head < num_heads; ++head)
-        for (int i = 0; i < strip_words; i += lanes) store(&w->scores[head][i], repeat(0.0f));
+        for (int i = 0; i < part_rows; i += lanes)
+            store(scores + head * strip_words + i, repeat(0.0f));
 }
 //% elseif k.math == "int" then
 // What the 16-bit queries left joins a tile's scores.
@@ -38,36 +53,50 @@ static NOINLINE void add_fine(const float* q, const unsigned char* keys, int til
     LINE float fine[num_heads][16];
     //% if k.fold == "words" then
     k_round_fine(q, head_dim_k, &w->k);
+    k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, &w->k.fine, fine[0], 16);
     //% else
     (void)q;
+    k_dot_cells(keys, tile, tile + 1, &w->k.fine, fine[0], 16);
     //% end
-    k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, &w->k.fine, fine[0], 16);
     for (int head = 0; head < num_heads; ++head)
         for (int i = 0; i < 16; ++i) scores[head * strip_words + i] += fine[head][i];
 }
 
 //% end
-//% if not k.restored then
-// Scores of the tiles of rows [first, end) of a page's keys; the strip begins at row `base`.
-static void score_tiles(const float* q, const unsigned char* keys, const unsigned char* next,
-                        int base, int first, int end, workspace* w)
+//% if k.restored then
+//% elseif k.math == "int" and k.fold == "lanes" then
+// Scores of the tiles of rows [first, end) of a page's keys, those of row 0 at `scores`.
+static void score_tiles(const float* q, const unsigned char* keys, int first, int end, workspace* w,
+                        float* scores)
+{
+    const int end_tile = (end + 15) / 16;
+    for (int tile = first / 16, stop; tile < end_tile; tile = stop) {
+        stop = tile / $(fold_tiles) * $(fold_tiles) + $(fold_tiles);
+        if (stop > end_tile) stop = end_tile;
+        k_fold_dots(keys, tile, &w->k);
+        k_dot_cells(keys, tile, stop, &w->k.main, scores + tile * 16, strip_words);
+        for (int i = tile; w->k.needs_fine && i < stop; ++i)
+            add_fine(q, keys, i, w, scores + i * 16);
+    }
+}
+//% elseif k.math == "int" then
+// Scores of the tiles of rows [first, end) of a page's keys, those of row 0 at `scores`.
+static void score_tiles(const float* q, const unsigned char* keys, int first, int end, workspace* w,
+                        float* scores)
 {
     for (int tile = first / 16; tile * 16 < end; ++tile) {
-        float* scores = &w->scores[0][tile * 16 - base];
-        //% if k.raw == "none" then
-        fetch_part(next, k_page_bytes, tile, page_size / 16);
-        //% else
-        (void)next;
-        //% end
-        //% if k.math == "int" then
-        //% if k.fold == "lanes" then
-        if (tile == first / 16 || k_fold_is_due(tile)) k_fold_dots(keys, tile, &w->k);
-        //% else
         w->k.needs_fine = k_is_coarse(keys, tile, first - tile * 16, end - tile * 16, &w->k);
-        //% end
-        k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, &w->k.main, scores, strip_words);
-        if (w->k.needs_fine) add_fine(q, keys, tile, w, scores);
-        //% else
+        k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, &w->k.main, scores + tile * 16, strip_words);
+        if (w->k.needs_fine) add_fine(q, keys, tile, w, scores + tile * 16);
+    }
+}
+//% else
+// Scores of the tiles of rows [first, end) of a page's keys, those of row 0 at `to`.
+static void score_tiles(const float* q, const unsigned char* keys, int first, int end, workspace* w,
+                        float* to)
+{
+    for (int tile = first / 16; tile * 16 < end; ++tile) {
+        float* scores = to + tile * 16;
         if (tile == first / 16 || k_fold_is_due(tile)) {
             //% if k.flagged and k.along_lanes then
             const uint32_t choice = k_read_choice(keys, tile * 16);
@@ -89,48 +118,86 @@ static void score_tiles(const float* q, const unsigned char* keys, const unsigne
                 store(scores + head * strip_words + i, repeat(0.0f));
         for (int slot = 0; slot < k_slots; ++slot)
             k_add_cell(keys, tile, slot % (head_dim_k / 16), &w->k, slot, scores, strip_words);
-        //% end
     }
 }
 //% end
 
-//% if v.math == "int" then
-// Values of rows [first, end) join o, times the weights of a strip that begins at row `base`.  Rows
-// that are not visible have weight zero, and codes are numbers whatever their memory holds.
-static void add_values(const unsigned char* values, const unsigned char* next, int base, int first,
-                       int end, workspace* w, float* o)
+// The rows of page i of a strip: [*first, *end), counted from the page's first row.
+INLINE void rows_of(const strip* s, int i, int* first, int* end)
 {
-    //% if v.fold == "lanes" then
-    v_set_plain(w->scores[0], &w->v);
-    //% else
-    v_round_dots(w->scores[0], strip_words, &w->v);
-    //% end
-    for (int at = 0; at < head_dim_v / 16; ++at) {
-        //% if v.raw == "none" then
-        fetch_part(next, v_page_bytes, at, head_dim_v / 16);
+    const int before = i * part_rows;
+    *first = (s->first > before ? s->first - before : 0) + s->skip;
+    *end = (s->end - before < part_rows ? s->end - before : part_rows) + s->skip;
+}
+
+static void score_strip(const strip* s, workspace* w)
+{
+    for (int i = 0, first, end; i < s->num_pages; ++i) {
+        rows_of(s, i, &first, &end);
+        if (first >= end) continue;
+        //% if fetches_v then
+        for (int part = first / 16; part * 16 < end; ++part)
+            fetch_part(s->pages[i] + s->a->v_offset, v_page_bytes, part, page_size / 16);
+        //% end
+        //% if k.restored then
+        score_tiles(w, &w->scores[0][i * part_rows]);
         //% else
-        (void)next;
+        score_tiles(s->a->q, s->pages[i] + s->a->k_offset, first, end, w,
+                    &w->scores[0][i * part_rows] - s->skip);
         //% end
-        //% if v.fold == "lanes" then
-        if (at == 0 || v_fold_is_due(at))
-            v_fold_dots(values, at, base, first - base, end - base, w->scores[0], &w->v);
+        //% if k.by_position or k.restored then
+        const int64_t page = s->pages - s->a->pages + i;
+        s->a->add_shifts(s->a->shifts, page * page_size + s->skip, end - s->skip,
+                         &w->scores[0][i * part_rows], strip_words);
         //% end
-        v_dot_cells(values, at, first / 16, (end + 15) / 16, base / 16, &w->v.main, o + at * 16,
+    }
+}
+
+//% if v.math == "int" and v.fold == "lanes" then
+// Values join o, times the weights of the strip.
+static void add_values(const strip* s, workspace* w, float* o)
+{
+    v_strip values;
+    enum { room = sizeof values.pages / sizeof values.pages[0] };
+    values.skip = s->skip;
+    for (int i = 0; i < room; ++i)
+        values.pages[i] = s->pages[i < s->num_pages ? i : 0] + s->a->v_offset;
+    v_set_plain(w->scores[0], &w->v);
+    for (int at = 0; at < head_dim_v / 16; ++at) {
+        //% if fetches_k then
+        for (int i = 0; i < s->num_next; ++i)
+            fetch_part(s->next[i] + s->a->k_offset, k_page_bytes, at, head_dim_v / 16);
+        //% end
+        if (v_fold_is_due(at)) v_fold_dots(&values, at, s->first, s->end, w->scores[0], &w->v);
+        v_dot_cells(&values, at, s->first / 16, (s->end + 15) / 16, &w->v.main, o + at * 16,
                     head_dim_v);
     }
 }
-//% elseif v.math == "tile" then
-// Values of rows [first, end) join o, times the weights of a strip that begins at row `base`.  Rows
-// that are not visible are zeros, whatever their memory holds.
-static void add_values(const unsigned char* values, const unsigned char* next, int base, int first,
-                       int end, workspace* w, float* o)
+//% else
+//% if v.math == "int" then
+// Values of rows [first, end) of a page join o, times W of a strip whose row 0 has weight
+// `weights`, W number `before`.  Rows that are not visible have weight zero, and codes are numbers
+// whatever their memory holds.
+static void add_part(const unsigned char* values, int first, int end, int before, workspace* w,
+                     const float* weights, float* o)
 {
-    (void)next;
+    (void)weights;
+    for (int at = 0; at < head_dim_v / 16; ++at)
+        v_dot_cells(values, at, first / 16, (end + 15) / 16, -before / 16, &w->v.main, o + at * 16,
+                    head_dim_v);
+}
+//% elseif v.math == "tile" then
+// Values of rows [first, end) of a page join o, times weights, those of row 0 at `weights`.  Rows
+// that are not visible are zeros, whatever their memory holds.
+static void add_part(const unsigned char* values, int first, int end, int before, workspace* w,
+                     const float* weights, float* o)
+{
+    (void)before;
     for (int row = first / 16 * 16; row < end; row += 16) {
         const int from = first > row ? first - row : 0, to = end < row + 16 ? end - row : 16;
         for (int at = 0; at < head_dim_v / 16; ++at) {
             v_read_tile(values, row / 16, at, from, to, &w->v);
-            v_add_tile(&w->v, from, to, &w->scores[0][row - base], o + at * 16);
+            v_add_tile(&w->v, from, to, weights + row, o + at * 16);
         }
     }
 }
@@ -156,63 +223,73 @@ static void add_row(const unsigned char* values, int row, const float* weights, 
     }
 }
 
-// Values of rows [first, end) join o, times the weights of a strip that begins at row `base`.
-static void add_values(const unsigned char* values, const unsigned char* next, int base, int first,
-                       int end, workspace* w, float* o)
+// Values of rows [first, end) of a page join o, times weights, those of row 0 at `weights`.
+static void add_part(const unsigned char* values, int first, int end, int before, workspace* w,
+                     const float* weights, float* o)
 {
+    (void)before;
     for (int row = first / 16 * 16; row < end; row += 16) {
-        //% if v.raw == "none" then
-        fetch_part(next, v_page_bytes, row / 16, page_size / 16);
-        //% else
-        (void)next;
-        //% end
         if (row >= first && row + 16 <= end) {
-            add_tile(values, row / 16, &w->scores[0][row - base], &w->v, o);
+            add_tile(values, row / 16, weights + row, &w->v, o);
             continue;
         }
         for (int i = row; i < row + 16; ++i)
-            if (i >= first && i < end) add_row(values, i, &w->scores[0][i - base], o);
+            if (i >= first && i < end) add_row(values, i, weights + i, o);
     }
 }
 //% end
 
-// Rows [first, end) of one page, inside the strip that begins at row `base`.  position: of the
-// page's first row, counted from the query's.
-static void attend_strip(const kvl__attend_args* a, const unsigned char* page,
-                         const unsigned char* next, int64_t position, int base, int first, int end,
-                         softmax* state, workspace* w)
+// Values join o, times the weights of the strip.
+static void add_values(const strip* s, workspace* w, float* o)
 {
-    //% if k.restored then
-    score_tiles(next + a->k_offset, (end - base + 15) / 16, w);
-    //% else
-    score_tiles(a->q, page + a->k_offset, next + a->k_offset, base, first, end, w);
+    //% if v.math == "int" then
+    v_round_dots(w->scores[0], strip_words, &w->v);
     //% end
-    //% if k.by_position or k.restored then
-    a->add_shifts(a->shifts, position - a->position + base, end - base, w->scores[0], strip_words);
-    //% end
+    for (int i = 0, first, end; i < s->num_pages; ++i) {
+        rows_of(s, i, &first, &end);
+        if (first >= end) continue;
+        //% if fetches_k then
+        for (int part = 0; part < (i < s->num_next ? 16 : 0); ++part)
+            fetch_part(s->next[i] + s->a->k_offset, k_page_bytes, part, 16);
+        //% end
+        const int before = i * part_rows - s->skip;
+        add_part(s->pages[i] + s->a->v_offset, first, end, before, w, &w->scores[0][0] + before, o);
+    }
+}
+//% end
+
+static void attend_strip(const strip* s, softmax* state, workspace* w)
+{
+    const kvl__attend_args* a = s->a;
+    const int64_t page = s->pages - a->pages, position = a->position + page * page_size + s->skip;
+    score_strip(s, w);
     for (int head = 0; head < num_heads; ++head) {
         //% if k.shift and not k.restored then
         for (int i = 0; i < strip_words; i += lanes)
             store(&w->scores[head][i], load(&w->scores[head][i]) + a->bias[head]);
         //% end
-        const float shrink = softmax_add(state, a, head, w->scores[head], strip_words,
-                                         first - base, end - base, position + base);
-        //% if v.math == "int" and v.fold == "lanes" then
-        if (shrink < 1.0f) v_shrink_rest(&w->v, head, shrink);
-        //% else
-        (void)shrink;
-        //% end
+        softmax_add(state, a, head, w->scores[head], strip_words, s->first, s->end, position);
     }
-    add_values(page + a->v_offset, next + a->v_offset, base, first, end, w, a->o);
+    add_values(s, w, a->o);
     //% if v.slots > 0 and not v.is_key then
-    v_add_slots(page + a->v_offset, w->scores[0], base, first, end, a->o);
+    for (int i = 0, first, end; i < s->num_pages; ++i) {
+        rows_of(s, i, &first, &end);
+        v_add_slots(s->pages[i] + a->v_offset, w->scores[0] + i * part_rows, s->skip, first, end,
+                    a->o);
+    }
     //% end
+}
+
+// The pages of a strip that begins at a row, up to end_row.
+INLINE int count_pages(int64_t row, int64_t end_row)
+{
+    const int64_t end = row + strip_rows < end_row ? row + strip_rows : end_row;
+    return end > row ? (int)((end - 1) / page_size - row / page_size + 1) : 0;
 }
 
 static void attend_pages(const kvl__attend_args* a)
 {
     workspace* w = (workspace*)(((uintptr_t)a->scratch + 63) & ~(uintptr_t)63);
-    const int64_t num_pages = (a->end_row + page_size - 1) / page_size;
     softmax state;
     softmax_start(&state, a->o);
     //% if k.math == "int" and k.fold == "lanes" then
@@ -220,24 +297,20 @@ static void attend_pages(const kvl__attend_args* a)
     //% elseif k.math == "int" then
     k_round_dots(a->q, head_dim_k, &w->k);
     //% end
-    //% if v.math == "int" and v.fold == "lanes" then
-    int num_strips = 0;
-    v_start_dots(&w->v);
-    //% end
-    for (int64_t row = a->first_row; row < a->end_row;) {
-        const int64_t at = row / page_size, left = a->end_row - at * page_size;
-        const int64_t after = at + 1 < num_pages ? at + 1 : at;
-        const int first = (int)(row - at * page_size), base = first / strip_rows * strip_rows;
-        const int end = left < base + strip_rows ? (int)left : base + strip_rows;
-        attend_strip(a, a->pages[at], a->pages[after], a->position + at * page_size, base, first,
-                     end, &state, w);
-        //% if v.math == "int" and v.fold == "lanes" then
-        if (++num_strips % 16 == 0) v_add_rest(&w->v, a->o);
-        //% end
-        row = at * page_size + end;
+    int64_t row = a->first_row / strip_rows * strip_rows, after;
+    for (; row < a->end_row; row = after) {
+        const int64_t left = a->end_row - row;
+        strip s;
+        after = row + strip_rows;
+        s.a = a;
+        s.pages = a->pages + row / page_size;
+        s.num_pages = count_pages(row, a->end_row);
+        s.skip = (int)(row % page_size);
+        s.first = row < a->first_row ? (int)(a->first_row - row) : 0;
+        s.end = left < strip_rows ? (int)left : strip_rows;
+        s.next = a->pages + after / page_size;
+        s.num_next = count_pages(after, a->end_row);
+        attend_strip(&s, &state, w);
     }
-    //% if v.math == "int" and v.fold == "lanes" then
-    v_add_rest(&w->v, a->o);
-    //% end
     softmax_finish(&state, a->o, a->lse);
 }

@@ -74,6 +74,16 @@ INLINE $(one[1]) $(s(one[2] .. "offset"))(const unsigned char* page, int group, 
 }
 
 //% end
+//% if codec.raised == "steps" then
+// Zeros of the groups from `group` on: offset + scale code_max / 2 = scale zero
+// $(f32(codec.zero_step)).
+INLINE vf $(s "load_zero")(const unsigned char* page, int group)
+{
+    page += $(s "zeros_at") + group * (int64_t)$(codec.zero_bytes);
+    return $("load_" .. meta.zero_type)(page);
+}
+
+//% end
 // The numbers that turn a value into its code: round((x - offset) * inverse).
 typedef struct $(s "grid") {
     float offset, inverse;

@@ -20,6 +20,8 @@
 //% end
 //% local centered = per_lane or codec.zero_point > 0
 //% local middle = f32(centered and 1.0 * (1 << codec.level_bits - 1) or codec.code_max / 2)
+//% local raised = codec.raised
+//% local raised_unit = f32(raised == "steps" and codec.zero_step or 1.0)
 //% local coarse = f32(plan.score_error * 7 / (sqrt(1.0 * codec.head_dim) * 2.0 ^ codec.level_bits))
 //
 // A weight w, a query's or a softmax's, times the scale of its word where lanes share one, becomes
@@ -68,7 +70,7 @@ typedef struct $(s "list") {
     //% local of = codec.is_key and "group" or "cell"
     int32_t zero[num_heads][$(filled // part)];         // -middle times the sum of W of a $(of)
     float   rest[num_heads][$(filled // part)];         // the sum of its weights, in units
-    //% elseif codec.is_key then
+    //% else
     float   rest[num_heads];
     //% end
 } $(s "list");
@@ -106,29 +108,32 @@ typedef struct $(s "dots") {
     LINE float lift[$(s "words")];                      // 1/2 where they are zero
     //% end
     //% end
-    //% if not codec.is_key then
-    LINE float rest[num_heads][$(codec.head_dim // codec.group_size)][lanes];
-    //% end
     //% end
 } $(s "dots");
 
 //% if per_lane then
 #include "lane_dots.h"
+//% elseif not codec.is_key then
+#include "value_dots.h"
 //% else
-// Loads scale and offset + middle scale of the words first_word ... in the group of lane16.
-INLINE void $(s "load_grids")(const unsigned char* page, int lane16, int first_word, float* scale,
-                         float* offset)
+// Loads scales of the words in the group of lane16, and what offsets + $(middle) scales are, over
+// $(raised_unit).
+INLINE void $(s "load_grids")(const unsigned char* page, int lane16, float* scale, float* raised)
 {
     for (int i = 0; i < $(filled); i += lanes) {
-        const int group = $(s "group")(first_word + i, lane16 * 16);
+        const int group = $(s "group")(i, lane16 * 16);
         const vf one = $(s "load_scale")(page, group);
         store(scale + i, one);
-        store(offset + i, mul_add(one, repeat($(middle)), $(s "load_offset")(page, group, one)));
+        //% if raised == "steps" then
+        store(raised + i, one * $(s "load_zero")(page, group));
+        //% elseif raised == "float" then
+        store(raised + i, mul_add(one, repeat($(middle)), $(s "load_offset")(page, group, one)));
+        //% end
     }
-    for (int i = $(filled); i < $(s "words"); ++i) scale[i] = offset[i] = 0.0f;
+    for (int i = $(filled); i < $(s "words"); ++i) scale[i] = raised[i] = 0.0f;
+    (void)raised;
 }
 
-//% if codec.is_key then
 // Before the first group: queries [num_heads, dim], and no ratio that fits.
 static NOINLINE void $(s "start_dots")(const float* queries, $(s "dots")* to)
 {
@@ -309,12 +314,11 @@ static NOINLINE void $(s "fold_fine")(const float* scale, $(s "dots")* to)
     }
 }
 
-// Queries times the scales of lane16's group.
-static NOINLINE void $(s "fold_dots")(const unsigned char* page, int lane16, $(s "dots")* to)
+// Loads what lane16's group has, and makes plain W that its ratios fit.
+INLINE void $(s "load_group")(const unsigned char* page, int lane16, float* scale, float* raised,
+                         vi* ratio, $(s "dots")* to)
 {
-    LINE float scale[$(s "words")], offset[$(s "words")];
-    vi ratio[$(s "words") / (2 * lanes)];
-    $(s "load_grids")(page, lane16, 0, scale, offset);
+    $(s "load_grids")(page, lane16, scale, raised);
     //% if codec.flagged then
     //% if crosses then
     const uint32_t choice = $(s "read_choice")(page, lane16 * 16);
@@ -331,6 +335,14 @@ static NOINLINE void $(s "fold_dots")(const unsigned char* page, int lane16, $(s
         $(s "set_plain")(scale, to);
         (void)$(s "take_ratios")(scale, to, ratio);
     }
+}
+
+// Queries times the scales of lane16's group.
+static NOINLINE void $(s "fold_dots")(const unsigned char* page, int lane16, $(s "dots")* to)
+{
+    LINE float scale[$(s "words")], raised[$(s "words")];
+    vi ratio[$(s "words") / (2 * lanes)];
+    $(s "load_group")(page, lane16, scale, raised, ratio, to);
     float most = 0.0f;
     //% for _, heads in ipairs(plan.fold_tiles) do
     {
@@ -347,7 +359,9 @@ static NOINLINE void $(s "fold_dots")(const unsigned char* page, int lane16, $(s
         {
             enum { i = $(i) };
         //% end
-            const vf low = load(offset + i), high = load(offset + i + lanes);
+            //% if raised ~= "none" then
+            const vf low = load(raised + i), high = load(raised + i + lanes);
+            //% end
             const vi by = ratio[i / (2 * lanes)];
             //% if codec.flagged then
             const int64_t at = to->from[i / (2 * lanes)];
@@ -361,151 +375,54 @@ static NOINLINE void $(s "fold_dots")(const unsigned char* page, int lane16, $(s
             store_pairs(to->main.pairs[0] + $(h * words // 2) + i / 2, w);
             $("sum_" .. h) = add_pairs(w, $("sum_" .. h));
             //% local rest = "rest_" .. h
+            //% if raised ~= "none" then
             $(rest) = mul_add(low, load($(query_list) + $(first) + 2 * at), $(rest));
             $(rest) = mul_add(high, load($(query_list) + $(first) + lanes + 2 * at), $(rest));
+            //% end
             //% end
         }
         //% end
         //% for _, h in ipairs(heads) do
-        {
-            const float unit = to->plain_unit[$(h)] * 2.0f;
-            const vf wholes = __builtin_convertvector($("sum_" .. h), vf);
-            to->main.rest[$(h)] = sum_lanes(mul_add(wholes, repeat(unit * -$(middle)),
-                                                    $("rest_" .. h)));
-            to->main.unit[$(h)] = unit;
-            most = most < unit ? unit : most;
-        }
+        const float $("unit_" .. h) = to->plain_unit[$(h)] * 2.0f;
+        //% local rest = "rest_" .. h
+        $(rest) = mul_add(__builtin_convertvector($("sum_" .. h), vf),
+                            repeat($("unit_" .. h) * -$(middle)), $(rest) * $(raised_unit));
+        to->main.unit[$(h)] = $("unit_" .. h);
+        most = most < $("unit_" .. h) ? $("unit_" .. h) : most;
+        //% end
+        //% for n = 1, #heads, 4 do
+        //% if heads[n + 3] then
+        store_sums(to->main.rest + $(heads[n]), $("rest_" .. heads[n]), $("rest_" .. heads[n + 1]),
+                   $("rest_" .. heads[n + 2]), $("rest_" .. heads[n + 3]));
+        //% else
+        //% for m = n, #heads do
+        to->main.rest[$(heads[m])] = sum_lanes($("rest_" .. heads[m]));
+        //% end
+        //% end
         //% end
     }
     //% end
     to->needs_fine = !(most <= $(coarse));
     if (to->needs_fine) $(s "fold_fine")(scale, to);
 }
-//% else
-// Before the first strip.
-INLINE void $(s "start_dots")($(s "dots")* to)
-{
-    for (int i = 0; i < (int)(sizeof to->rest / sizeof(float)); i += lanes)
-        store(&to->rest[0][0][0] + i, repeat(0.0f));
-}
 
-INLINE void $(s "shrink_rest")($(s "dots")* to, int head, float factor)
+// Scores of tiles [lane16, end16), times W: 16 of a tile after those of the one before it, in
+// sums [num_heads, stride].
+static NOINLINE void $(s "dot_cells")(const unsigned char* page, int lane16, int end16,
+                                 const $(s "list")* w, float* sums, int stride)
 {
-    for (int i = 0; i < $(codec.head_dim // codec.group_size); ++i)
-        store(to->rest[head][i], load(to->rest[head][i]) * factor);
-}
-
-// The rests join o [num_heads, dim] and begin again.  They are as large as what codes add to o and
-// have the other sign: before either is so large that floats lose the difference.
-static NOINLINE void $(s "add_rest")($(s "dots")* from, float* o)
-{
-    for (int head = 0; head < num_heads; ++head) {
-        for (int group = 0; group < $(codec.head_dim // codec.group_size); ++group) {
-            const vf rest = repeat(sum_lanes(load(from->rest[head][group])));
-            store(from->rest[head][group], repeat(0.0f));
-            for (int i = 0; i < $(codec.group_size); i += lanes, o += lanes)
-                store(o, load(o) + rest);
-        }
-    }
-}
-
-// Weights [num_heads, words] of the rows of a strip, without scales.
-static NOINLINE void $(s "set_plain")(const float* weights, $(s "dots")* to)
-{
-    for (int head = 0; head < num_heads; ++head)
-        to->plain_unit[head] = round_list(weights + head * $(s "words"), $(s "words"),
-                                          to->plain[head]);
-}
-
-// A head's weights [words] times scales, rounded afterwards: nothing is lost.
-static NOINLINE void $(s "round_scaled")(const float* weights, const float* scale, $(s "dots")* to,
-                                    int head)
-{
-    LINE float list[$(s "words")];
-    for (int i = 0; i < $(s "words"); i += lanes)
-        store(list + i, load(weights + i) * load(scale + i));
-    to->main.unit[head] = round_list(list, $(s "words"), to->main.pairs[head]);
-}
-
-// What is stored for rows outside [first, end), which are not visible, may be no number.
-static NOINLINE void $(s "hide_grids")(int first, int end, float* scale, float* offset)
-{
-    for (int i = 0; i < $(filled); ++i)
-        if (i < first || i >= end) scale[i] = offset[i] = 0.0f;
-}
-
-// Weights [num_heads, words] of the rows first_word ... of which [first, end) are visible, times
-// their scales in lane16's group.  Where the greatest product has lost three bits or more, it is
-// rounded again.
-static NOINLINE void $(s "fold_dots")(const unsigned char* page, int lane16, int first_word,
-                                 int first, int end, const float* weights, $(s "dots")* to)
-{
-    enum { num_vectors = $(s "words") / (2 * lanes) };
-    LINE float scale[$(s "words")], offset[$(s "words")];
-    vi ratio[num_vectors];
-    vf top = repeat(0.0f);
-    $(s "load_grids")(page, lane16, first_word, scale, offset);
-    if (end - first < $(filled)) $(s "hide_grids")(first, end, scale, offset);
-    for (int i = 0; i < $(s "words"); i += lanes) top = greater(absolute_of(load(scale + i)), top);
-    const float max = greatest_lane(top), unit = max * (32768.0f / 32767.0f);
-    const vf inverse = repeat(max > 0.0f ? 32767.0f / max : 0.0f);
-    for (int i = 0; i < num_vectors; ++i)
-        ratio[i] = round_pair(load(scale + i * 2 * lanes), load(scale + (i * 2 + 1) * lanes),
-                              inverse);
-    for (int head = 0; head < num_heads; ++head, weights += $(s "words")) {
-        float* rest_at = to->rest[head][lane16 * 16 / $(codec.group_size)];
-        vf rest = load(rest_at), more = repeat(0.0f);
-        vi bits = { 0 }, sum = { 0 };
-        for (int i = 0; i < num_vectors; ++i) {
-            const vi w = times_ratio(load_pairs(to->plain[head] + i * lanes), ratio[i]);
-            store_pairs(to->main.pairs[head] + i * lanes, w);
-            bits |= $(codec.parts.fit.signed and "absolute_pairs(w)" or "w");
-            sum = add_pairs(w, sum);
-            const float* at = weights + i * 2 * lanes;
-            rest = mul_add(load(offset + i * 2 * lanes), load(at), rest);
-            more = mul_add(load(offset + (i * 2 + 1) * lanes), load(at + lanes), more);
-        }
-        to->main.unit[head] = to->plain_unit[head] * unit;
-        if (!any_bit(bits & 0x70007000)) {
-            $(s "round_scaled")(weights, scale, to, head);
-            sum = (vi){ 0 };
-            for (int i = 0; i < num_vectors; ++i)
-                sum = add_pairs(load_pairs(to->main.pairs[head] + i * lanes), sum);
-        }
-        const vf wholes = __builtin_convertvector(sum, vf);
-        store(rest_at, mul_add(wholes, repeat(to->main.unit[head] * -$(middle)), rest + more));
-    }
-}
-//% end
-//% end
-
-//% if not per_lane then
-// The cells [word16, end16) of lane16, times W that begin with cell first_cell: their sums
-//% if codec.is_key then
-// become sums [num_heads, stride].
-//% else
-// join sums [num_heads, stride].
-//% end
-static NOINLINE void $(s "dot_cells")(const unsigned char* page, int lane16, int word16, int end16,
-                                 int first_cell, const $(s "list")* w, float* sums,
-                                 int stride)
-{
-    for (int lane = 0; lane < 16; lane += lanes) {
+    for (int lane = 0; lane16 < end16; lane = (lane + lanes) % 16, lane16 += lane == 0) {
         //% for _, tile in ipairs(plan.dot_tiles) do
         //% local up = tile.parts and codec.odd_shift or 0
         {
-            //% for _, h in ipairs(tile.heads) do
-            //% local old = ("load(sums + %d * stride + lane)"):format(h)
-            //% old = codec.is_key and ("repeat(w->rest[%d])"):format(h) or old
-            vf $("total_" .. h) = $(old);
-            //% end
             //% for _, sum in ipairs(tile.sums) do
             vi $(sum) = { 0 };
             //% end
-            for (int at = word16; at < end16; ++at) {
-                const unsigned char* cell = $(s "cell")(page, lane16, at);
-                const int32_t* pairs = w->pairs[0] + (at - first_cell) * 8;
-                //% for _, read in ipairs(codec.reads "at") do
+            for (int word16 = 0; word16 < $(codec.head_dim // 16); ++word16) {
+                const unsigned char* cell = $(s "cell")(page, lane16, word16);
+                const int32_t* pairs = w->pairs[0] + word16 * 8;
+                __asm__("" : "+r"(pairs));           // addresses stay offsets from it
+                //% for _, read in ipairs(codec.reads "word16") do
                 const $(read.type) $(read.name) = $(read.expr);
                 //% end
                 vp x;
@@ -518,12 +435,13 @@ static NOINLINE void $(s "dot_cells")(const unsigned char* page, int lane16, int
                 //% end
             }
             //% for _, h in ipairs(tile.heads) do
-            $("total_" .. h) = mul_add(__builtin_convertvector($(tile.sum(h, up)), vf),
-                                repeat(w->unit[$(h)]), $("total_" .. h));
-            store(sums + $(h) * stride + lane, $("total_" .. h));
+            store(sums + $(h) * stride,
+                  mul_add(__builtin_convertvector($(tile.sum(h, up)), vf), repeat(w->unit[$(h)]),
+                          repeat(w->rest[$(h)])));
             //% end
         }
         //% end
+        sums += lanes;
     }
 }
 //% end

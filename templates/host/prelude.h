@@ -11,6 +11,7 @@ typedef uint8_t  vb __attribute__((vector_size($(isa.lanes))));
 typedef int8_t   vs __attribute__((vector_size($(isa.lanes))));
 typedef uint16_t vp __attribute__((vector_size(4 * $(isa.lanes))));      // a pair in each lane
 typedef int16_t  vt __attribute__((vector_size(2 * $(isa.lanes))));
+typedef int8_t   vw __attribute__((vector_size(2 * $(isa.lanes))));      // of a pair in each lane
 typedef vf vf_at __attribute__((aligned(1), may_alias));
 typedef vh vh_at __attribute__((aligned(1), may_alias));
 typedef vi vi_at __attribute__((aligned(1), may_alias));
@@ -18,6 +19,7 @@ typedef vp vp_at __attribute__((aligned(1), may_alias));
 typedef vt vt_at __attribute__((aligned(1), may_alias));
 typedef vb vb_at __attribute__((aligned(1), may_alias));
 typedef vs vs_at __attribute__((aligned(1), may_alias));
+typedef vw vw_at __attribute__((aligned(1), may_alias));
 typedef vu vu_at __attribute__((aligned(1), may_alias));
 typedef uint16_t u16_at __attribute__((aligned(1), may_alias));
 typedef int16_t s16_at __attribute__((aligned(1), may_alias));
@@ -188,6 +190,13 @@ INLINE vf mul_add(vf a, vf b, vf c)
     return c;
 }
 
+// The same where a constant is added, and a is of no use afterwards.
+INLINE vf times_plus(vf a, vf b, vf c)
+{
+    __asm__("vfmadd213ps %2, %1, %0" : "+v"(a) : "v"(b), ANY(c));
+    return a;
+}
+
 INLINE vf load_f16(const unsigned char* at)
 {
     vf x;
@@ -205,6 +214,8 @@ INLINE vf mul_add(vf a, vf b, vf c)
     return c;
 }
 
+INLINE vf times_plus(vf a, vf b, vf c) { return mul_add(a, b, c); }
+
 INLINE vf load_f16(const unsigned char* at)
 {
     vf x;
@@ -217,6 +228,7 @@ INLINE vf smaller(vf a, vf b) { return select(a < b, a, b); }
 
 // Returns a * b + c.
 INLINE vf mul_add(vf a, vf b, vf c) { return a * b + c; }
+INLINE vf times_plus(vf a, vf b, vf c) { return a * b + c; }
 
 INLINE vf load_f16(const unsigned char* at)
 {
@@ -407,17 +419,20 @@ INLINE void store_pairs(int32_t* pairs, vi x) { *(vi_at*)pairs = x; }
 
 // Returns sum + x[2 l] w[0] + x[2 l + 1] w[1] in lane l, for the pair w at `at`.
 //% if isa.dot == "vnni" then
+//% local encoding = isa.broadcast == 0 and "%{vex%} " or ""      -- the one of AVX-VNNI
+INLINE vi dot_pairs(vi w, vi x, vi sum)
+{
+    __asm__("$(encoding)vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
+    return sum;
+}
+
+//% if isa.broadcast == 1 then
 INLINE vi dot_at(const int32_t* at, vp x, vi sum)
 {
     __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(x), "m"(*at));
     return sum;
 }
-
-INLINE vi dot_pairs(vi w, vi x, vi sum)
-{
-    __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
-    return sum;
-}
+//% end
 //% else
 INLINE vi dot_pairs(vi w, vi x, vi sum)
 {
@@ -425,6 +440,8 @@ INLINE vi dot_pairs(vi w, vi x, vi sum)
     __asm__("vpmaddwd %2, %1, %0" : "=v"(part) : "v"(x), "v"(w));
     return sum + part;
 }
+//% end
+//% if isa.dot == "madd" or isa.broadcast == 0 then
 
 INLINE vi dot_at(const int32_t* at, vp x, vi sum)
 {
@@ -443,6 +460,14 @@ INLINE vi take_lanes(vi of, vi at)
 INLINE vi add_pairs(vi x, vi sum)
 {
     return dot_pairs((vi){ $(repeated("0x10001", isa.lanes)) }, x, sum);
+}
+
+// Bytes x as x 2^up - lower, two in each lane.
+INLINE vi load_wide_s8(const unsigned char* at, int up, int lower)
+{
+    typedef int16_t pair_in_each __attribute__((vector_size(4 * lanes)));
+    const pair_in_each x = __builtin_convertvector(*(const vw_at*)at, pair_in_each);
+    return (vi)((x << up) - (int16_t)lower);
 }
 
 // Rounded products of signed 16-bit numbers, times 2^-15.

@@ -14,12 +14,12 @@ INLINE vf exp_negative(vf x)
     const vf n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;
     const vf r = mul_add(n, repeat(2.12194440e-4f), mul_add(n, repeat(-0.693359375f), x));
     vf y = repeat(1.0f / 720.0f);
-    y = mul_add(y, r, repeat(1.0f / 120.0f));
-    y = mul_add(y, r, repeat(1.0f / 24.0f));
-    y = mul_add(y, r, repeat(1.0f / 6.0f));
-    y = mul_add(y, r, repeat(0.5f));
-    y = mul_add(y, r, repeat(1.0f));
-    y = mul_add(y, r, repeat(1.0f));
+    y = times_plus(y, r, repeat(1.0f / 120.0f));
+    y = times_plus(y, r, repeat(1.0f / 24.0f));
+    y = times_plus(y, r, repeat(1.0f / 6.0f));
+    y = times_plus(y, r, repeat(0.5f));
+    y = times_plus(y, r, repeat(1.0f));
+    y = times_plus(y, r, repeat(1.0f));
     const vi exponent = (vi)(n + 12582912.0f) << 23;        // n is in the low bits of the sum
     return (vf)(((vi)y + exponent) & visible);
 }
@@ -59,9 +59,8 @@ INLINE void softmax_start(softmax* s, float* o)
 
 // A head's scores [count], of which [first, end) are visible, become weights, 0 where they are not.
 // count is a multiple of the vector's width; the first score is of the row at `position`, counted
-// from the query's.  o [head_dim_v] is brought to the greatest score so far.  Returns what o was
-// multiplied with.
-INLINE float softmax_add(softmax* s, const kvl__attend_args* a, int head, float* scores, int count,
+// from the query's.  o [head_dim_v] is brought to the greatest score so far.
+INLINE void softmax_add(softmax* s, const kvl__attend_args* a, int head, float* scores, int count,
                          int first, int end, int64_t position)
 {
     const float hidden = -__builtin_inff();
@@ -77,9 +76,8 @@ INLINE float softmax_add(softmax* s, const kvl__attend_args* a, int head, float*
     vf top = repeat(s->max[head]);
     for (int i = 0; i < count; i += lanes) top = greater(load(scores + i), top);
     const float max = greatest_lane(top);
-    float shrink = 1.0f;
     if (max > s->max[head]) {
-        shrink = exp_negative(repeat(s->max[head] - max))[0];
+        const float shrink = exp_negative(repeat(s->max[head] - max))[0];
         s->max[head] = max;
         store(s->sum[head], load(s->sum[head]) * shrink);
         for (int i = 0; i < head_dim_v; i += lanes) store(o + i, load(o + i) * shrink);
@@ -91,7 +89,6 @@ INLINE float softmax_add(softmax* s, const kvl__attend_args* a, int head, float*
         sum += weight;
     }
     store(s->sum[head], sum);
-    return shrink;
 }
 
 INLINE void softmax_finish(const softmax* s, float* o, float* lse)

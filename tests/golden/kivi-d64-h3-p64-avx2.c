@@ -146,6 +146,7 @@ typedef uint8_t  vb __attribute__((vector_size(8)));
 typedef int8_t   vs __attribute__((vector_size(8)));
 typedef uint16_t vp __attribute__((vector_size(4 * 8)));      // a pair in each lane
 typedef int16_t  vt __attribute__((vector_size(2 * 8)));
+typedef int8_t   vw __attribute__((vector_size(2 * 8)));      // of a pair in each lane
 typedef vf vf_at __attribute__((aligned(1), may_alias));
 typedef vh vh_at __attribute__((aligned(1), may_alias));
 typedef vi vi_at __attribute__((aligned(1), may_alias));
@@ -153,6 +154,7 @@ typedef vp vp_at __attribute__((aligned(1), may_alias));
 typedef vt vt_at __attribute__((aligned(1), may_alias));
 typedef vb vb_at __attribute__((aligned(1), may_alias));
 typedef vs vs_at __attribute__((aligned(1), may_alias));
+typedef vw vw_at __attribute__((aligned(1), may_alias));
 typedef vu vu_at __attribute__((aligned(1), may_alias));
 typedef uint16_t u16_at __attribute__((aligned(1), may_alias));
 typedef int16_t s16_at __attribute__((aligned(1), may_alias));
@@ -333,7 +335,7 @@ INLINE uint32_t flagged_f16(uint32_t h, int flag)
     return h == 0u ? 0x8001u : h > 0x8000u && h < 0xfbffu ? h + 1u : h - 1u;
 }
 
-#line 102 "templates/host/prelude.h"
+#line 104 "templates/host/prelude.h"
 
 INLINE float read_log4(const unsigned char* at) { return f32_of_log4(*at >> 4); }
 INLINE float read_low4(const unsigned char* at) { return (float)(*at & 15) - 8.0f; }
@@ -385,14 +387,14 @@ INLINE vu load_u16(const unsigned char* at)
 INLINE vu load_u32(const unsigned char* at) { return *(const vu_at*)at; }
 
 // Words that lanes l and l + 8 share, of lanes lane ...: bits 8 and up of a half are lane l + 8's.
-#line 163 "templates/host/prelude.h"
+#line 165 "templates/host/prelude.h"
 INLINE vu load_narrow(const unsigned char* at, int lane)
 {
     return load_u32(at + lane % 8 * 4) >> lane / 8 * 8;
 }
-#line 168 "templates/host/prelude.h"
-
 #line 170 "templates/host/prelude.h"
+
+#line 172 "templates/host/prelude.h"
 INLINE vf greater(vf a, vf b)
 {
     vf x;
@@ -414,23 +416,30 @@ INLINE vf mul_add(vf a, vf b, vf c)
     return c;
 }
 
+// The same where a constant is added, and a is of no use afterwards.
+INLINE vf times_plus(vf a, vf b, vf c)
+{
+    __asm__("vfmadd213ps %2, %1, %0" : "+v"(a) : "v"(b), ANY(c));
+    return a;
+}
+
 INLINE vf load_f16(const unsigned char* at)
 {
     vf x;
     __asm__("vcvtph2ps %1, %0" : "=v"(x) : "m"(*(const vh_at*)at));
     return x;
 }
-#line 230 "templates/host/prelude.h"
+#line 242 "templates/host/prelude.h"
 
 // Returns *a * b + c.
-#line 239 "templates/host/prelude.h"
+#line 251 "templates/host/prelude.h"
 INLINE vf mul_add_at(const float* a, vf b, vf c) { return mul_add(repeat(*a), b, c); }
-#line 241 "templates/host/prelude.h"
+#line 253 "templates/host/prelude.h"
 
 INLINE vf load_bf16(const unsigned char* at) { return (vf)(load_u16(at) << 16); }
 
 // Bytes as 32 bits.  In two steps, each of which compilers know: four times wider is one by one.
-#line 246 "templates/host/prelude.h"
+#line 258 "templates/host/prelude.h"
 INLINE vu load_u8(const unsigned char* at)
 {
     vu x;
@@ -444,7 +453,7 @@ INLINE vi load_s8(const unsigned char* at)
     __asm__("vpmovsxbd %1, %0" : "=v"(x) : "m"(*(const vb_at*)at));
     return x;
 }
-#line 270 "templates/host/prelude.h"
+#line 282 "templates/host/prelude.h"
 
 // a = 2^-15 (1 + c / 8) of c < 8 is too great: c 2^-17 = 2 a - 2^-14 < a, which is not less where
 // c >= 8.
@@ -492,7 +501,7 @@ INLINE vf load_low4(const unsigned char* at)
 INLINE vf load_i8(const unsigned char* at) { return __builtin_convertvector(load_s8(at), vf); }
 
 // BUTTERFLIES: of two lanes a and b, `stride` apart, a + b in the first and a - b in the second.
-#line 320 "templates/host/prelude.h"
+#line 332 "templates/host/prelude.h"
 INLINE vf butterfly_1(vf x)
 {
     const vi signs = { 0, -0x7fffffff - 1, 0, -0x7fffffff - 1, 0, -0x7fffffff - 1, 0, -0x7fffffff - 1 };
@@ -504,7 +513,7 @@ INLINE vf butterfly_1(vf x)
     return other + (vf)((vi)x ^ signs);
 }
 
-#line 320 "templates/host/prelude.h"
+#line 332 "templates/host/prelude.h"
 INLINE vf butterfly_2(vf x)
 {
     const vi signs = { 0, 0, -0x7fffffff - 1, -0x7fffffff - 1, 0, 0, -0x7fffffff - 1, -0x7fffffff - 1 };
@@ -516,7 +525,7 @@ INLINE vf butterfly_2(vf x)
     return other + (vf)((vi)x ^ signs);
 }
 
-#line 320 "templates/host/prelude.h"
+#line 332 "templates/host/prelude.h"
 INLINE vf butterfly_4(vf x)
 {
     const vi signs = { 0, 0, 0, 0, -0x7fffffff - 1, -0x7fffffff - 1, -0x7fffffff - 1, -0x7fffffff - 1 };
@@ -528,26 +537,26 @@ INLINE vf butterfly_4(vf x)
     return other + (vf)((vi)x ^ signs);
 }
 
-#line 333 "templates/host/prelude.h"
+#line 345 "templates/host/prelude.h"
 // The sum of all lanes, by halves.
 INLINE float sum_lanes(vf x)
 {
-#line 341 "templates/host/prelude.h"
+#line 353 "templates/host/prelude.h"
     typedef float half __attribute__((vector_size(32)));
     const half x8 = x;
-#line 344 "templates/host/prelude.h"
+#line 356 "templates/host/prelude.h"
     typedef float quarter __attribute__((vector_size(16)));
-#line 346 "templates/host/prelude.h"
+#line 358 "templates/host/prelude.h"
     const union { half whole; quarter parts[2]; } v8 = { x8 };
     const quarter x4 = v8.parts[0] + v8.parts[1];
-#line 351 "templates/host/prelude.h"
+#line 363 "templates/host/prelude.h"
     return (x4[0] + x4[2]) + (x4[1] + x4[3]);
 }
 
 // The sums of the lanes of four vectors, to [4].
 INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
 {
-#line 358 "templates/host/prelude.h"
+#line 370 "templates/host/prelude.h"
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
     typedef float quarter __attribute__((vector_size(16)));
@@ -556,7 +565,7 @@ INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
     quarter x[4];
     for (int i = 0; i < 4; ++i) {
         x[i] = v[i].parts[0] + v[i].parts[1];
-#line 369 "templates/host/prelude.h"
+#line 381 "templates/host/prelude.h"
     }
     // Lanes (0 + 2) and (1 + 3) of two vectors at a time, then their sums.
     const quarter ab = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5)
@@ -568,7 +577,7 @@ INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
     return;
 #endif
 #endif
-#line 381 "templates/host/prelude.h"
+#line 393 "templates/host/prelude.h"
     to[0] = sum_lanes(a);
     to[1] = sum_lanes(b);
     to[2] = sum_lanes(c);
@@ -589,7 +598,7 @@ INLINE float greatest_lane(vf x)
     const float a = all[1] > all[0] ? all[1] : all[0], b = all[3] > all[2] ? all[3] : all[2];
     return b > a ? b : a;
 }
-#line 402 "templates/host/prelude.h"
+#line 414 "templates/host/prelude.h"
 
 // 16-BIT WEIGHTS, in pairs: two in each lane
 
@@ -597,19 +606,20 @@ INLINE vi load_pairs(const int32_t* pairs) { return *(const vi_at*)pairs; }
 INLINE void store_pairs(int32_t* pairs, vi x) { *(vi_at*)pairs = x; }
 
 // Returns sum + x[2 l] w[0] + x[2 l + 1] w[1] in lane l, for the pair w at `at`.
-#line 422 "templates/host/prelude.h"
+#line 437 "templates/host/prelude.h"
 INLINE vi dot_pairs(vi w, vi x, vi sum)
 {
     vi part;
     __asm__("vpmaddwd %2, %1, %0" : "=v"(part) : "v"(x), "v"(w));
     return sum + part;
 }
+#line 445 "templates/host/prelude.h"
 
 INLINE vi dot_at(const int32_t* at, vp x, vi sum)
 {
     return dot_pairs((vi){ *at, *at, *at, *at, *at, *at, *at, *at }, (vi)x, sum);
 }
-#line 434 "templates/host/prelude.h"
+#line 451 "templates/host/prelude.h"
 
 // Lane l of the result is lane at[l] of a vector.
 INLINE vi take_lanes(vi of, vi at)
@@ -622,6 +632,14 @@ INLINE vi take_lanes(vi of, vi at)
 INLINE vi add_pairs(vi x, vi sum)
 {
     return dot_pairs((vi){ 0x10001, 0x10001, 0x10001, 0x10001, 0x10001, 0x10001, 0x10001, 0x10001 }, x, sum);
+}
+
+// Bytes x as x 2^up - lower, two in each lane.
+INLINE vi load_wide_s8(const unsigned char* at, int up, int lower)
+{
+    typedef int16_t pair_in_each __attribute__((vector_size(4 * lanes)));
+    const pair_in_each x = __builtin_convertvector(*(const vw_at*)at, pair_in_each);
+    return (vi)((x << up) - (int16_t)lower);
 }
 
 // Rounded products of signed 16-bit numbers, times 2^-15.
@@ -642,21 +660,21 @@ INLINE vi absolute_pairs(vi x)
 INLINE int any_bit(vi x)
 {
     int any;
-#line 469 "templates/host/prelude.h"
+#line 494 "templates/host/prelude.h"
     __asm__("vmovmskps %1, %0" : "=r"(any) : "v"((vi)(x != 0)));
-#line 471 "templates/host/prelude.h"
+#line 496 "templates/host/prelude.h"
     return any;
 }
 
 // The low 16 bits of the lanes of a, then of b.
 INLINE vi low_halves(vi a, vi b)
 {
-#line 482 "templates/host/prelude.h"
+#line 507 "templates/host/prelude.h"
     vi x;
     __asm__("vpackusdw %2, %1, %0\n\tvpermq $0xd8, %0, %0"
             : "=v"(x) : "v"(a & 0xffff), "v"(b & 0xffff));
     return x;
-#line 487 "templates/host/prelude.h"
+#line 512 "templates/host/prelude.h"
 }
 
 // Rounds a times `factor`, then b times it, to 16-bit numbers; products are at most 32767.
@@ -696,8 +714,9 @@ static NOINLINE void take_remainder(float* w, int count, float unit, const int32
 
 enum { head_dim_k = 64, head_dim_v = 64 };
 enum { num_heads = 3, page_size = 64 };
-enum { window_rows = 64, strip_rows = 64 };
-enum { strip_words = 64 };          // strip_rows, filled up to two vectors
+enum { window_rows = 64, strip_rows = 256 };
+enum { part_rows = 64 };              // rows of a strip that are in one page
+enum { strip_words = 256 };          // strip_rows, filled up to two vectors
 
 #line 10 "templates/host/program.c"
 #line 1 "templates/host/softmax.h"
@@ -717,12 +736,12 @@ INLINE vf exp_negative(vf x)
     const vf n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;
     const vf r = mul_add(n, repeat(2.12194440e-4f), mul_add(n, repeat(-0.693359375f), x));
     vf y = repeat(1.0f / 720.0f);
-    y = mul_add(y, r, repeat(1.0f / 120.0f));
-    y = mul_add(y, r, repeat(1.0f / 24.0f));
-    y = mul_add(y, r, repeat(1.0f / 6.0f));
-    y = mul_add(y, r, repeat(0.5f));
-    y = mul_add(y, r, repeat(1.0f));
-    y = mul_add(y, r, repeat(1.0f));
+    y = times_plus(y, r, repeat(1.0f / 120.0f));
+    y = times_plus(y, r, repeat(1.0f / 24.0f));
+    y = times_plus(y, r, repeat(1.0f / 6.0f));
+    y = times_plus(y, r, repeat(0.5f));
+    y = times_plus(y, r, repeat(1.0f));
+    y = times_plus(y, r, repeat(1.0f));
     const vi exponent = (vi)(n + 12582912.0f) << 23;        // n is in the low bits of the sum
     return (vf)(((vi)y + exponent) & visible);
 }
@@ -762,9 +781,8 @@ INLINE void softmax_start(softmax* s, float* o)
 
 // A head's scores [count], of which [first, end) are visible, become weights, 0 where they are not.
 // count is a multiple of the vector's width; the first score is of the row at `position`, counted
-// from the query's.  o [head_dim_v] is brought to the greatest score so far.  Returns what o was
-// multiplied with.
-INLINE float softmax_add(softmax* s, const kvl__attend_args* a, int head, float* scores, int count,
+// from the query's.  o [head_dim_v] is brought to the greatest score so far.
+INLINE void softmax_add(softmax* s, const kvl__attend_args* a, int head, float* scores, int count,
                          int first, int end, int64_t position)
 {
     const float hidden = -__builtin_inff();
@@ -780,9 +798,8 @@ INLINE float softmax_add(softmax* s, const kvl__attend_args* a, int head, float*
     vf top = repeat(s->max[head]);
     for (int i = 0; i < count; i += lanes) top = greater(load(scores + i), top);
     const float max = greatest_lane(top);
-    float shrink = 1.0f;
     if (max > s->max[head]) {
-        shrink = exp_negative(repeat(s->max[head] - max))[0];
+        const float shrink = exp_negative(repeat(s->max[head] - max))[0];
         s->max[head] = max;
         store(s->sum[head], load(s->sum[head]) * shrink);
         for (int i = 0; i < head_dim_v; i += lanes) store(o + i, load(o + i) * shrink);
@@ -794,7 +811,6 @@ INLINE float softmax_add(softmax* s, const kvl__attend_args* a, int head, float*
         sum += weight;
     }
     store(s->sum[head], sum);
-    return shrink;
 }
 
 INLINE void softmax_finish(const softmax* s, float* o, float* lse)
@@ -882,7 +898,16 @@ INLINE float k_read_offset(const unsigned char* page, int group, float scale)
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
-#line 77 "templates/host/codec.h"
+#line 78 "templates/host/codec.h"
+// Zeros of the groups from `group` on: offset + scale code_max / 2 = scale zero
+// 0.125f.
+INLINE vf k_load_zero(const unsigned char* page, int group)
+{
+    page += k_zeros_at + group * (int64_t)1;
+    return load_i8(page);
+}
+
+#line 87 "templates/host/codec.h"
 // The numbers that turn a value into its code: round((x - offset) * inverse).
 typedef struct k_grid {
     float offset, inverse;
@@ -891,11 +916,11 @@ typedef struct k_grid {
 INLINE void k_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
 {
     (void)zero_code;
-#line 95 "templates/host/codec.h"
+#line 105 "templates/host/codec.h"
     page[k_scales_at + group] = (unsigned char)scale_code;
-#line 95 "templates/host/codec.h"
+#line 105 "templates/host/codec.h"
     page[k_zeros_at + group] = (unsigned char)zero_code;
-#line 100 "templates/host/codec.h"
+#line 110 "templates/host/codec.h"
 }
 
 // What is stored for a group, and the scale that it decodes to.
@@ -904,7 +929,7 @@ typedef struct k_pair {
     float    scale;
 } k_pair;
 
-#line 159 "templates/host/codec.h"
+#line 169 "templates/host/codec.h"
 // Fits a group.  flag: the lowest bit of its zero; < 0: any.
 INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
 {
@@ -914,7 +939,7 @@ INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
     uint32_t scale_code;
     float scale;
     (void)flag;
-#line 169 "templates/host/codec.h"
+#line 179 "templates/host/codec.h"
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -934,17 +959,17 @@ INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 173 "templates/host/codec.h"
+#line 183 "templates/host/codec.h"
     pair->zero_code = zero_code;
-#line 185 "templates/host/codec.h"
+#line 195 "templates/host/codec.h"
     pair->scale_code = scale_code;
     pair->scale = scale;
     return grid;
 }
-#line 190 "templates/host/codec.h"
+#line 200 "templates/host/codec.h"
 
 // Fits a group and stores its scale and zero.
-#line 193 "templates/host/codec.h"
+#line 203 "templates/host/codec.h"
 static k_grid k_store_grid(
     unsigned char* page, int group, float lo, float hi)
 {
@@ -954,7 +979,7 @@ static k_grid k_store_grid(
     return grid;
 }
 
-#line 225 "templates/host/codec.h"
+#line 235 "templates/host/codec.h"
 // Codes q [dim] of a row: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 static void k_round_row(const float* x, const float* offset, const float* inverse, uint16_t* q)
@@ -971,7 +996,7 @@ static void k_round_row(const float* x, const float* offset, const float* invers
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
-#line 243 "templates/host/codec.h"
+#line 253 "templates/host/codec.h"
 
 // CODES
 
@@ -980,65 +1005,65 @@ static void k_put_row(unsigned char* page, int row, const uint16_t* q)
 {
     const int i = row % 16;
     for (int at = 0; at < k_dim / 16; ++at, q += 16) {
-#line 258 "templates/host/codec.h"
+#line 268 "templates/host/codec.h"
         u32_at* to = (u32_at*)k_cell(page, row / 16, at);
-#line 264 "templates/host/codec.h"
+#line 274 "templates/host/codec.h"
         to[0 + i] = ((uint32_t)q[0] & 3u) | ((uint32_t)q[1] & 3u) << 16 | ((uint32_t)q[2] & 3u) << 2 | ((uint32_t)q[3] & 3u) << 18 | ((uint32_t)q[4] & 3u) << 4 | ((uint32_t)q[5] & 3u) << 20 | ((uint32_t)q[6] & 3u) << 6 | ((uint32_t)q[7] & 3u) << 22 | ((uint32_t)q[8] & 3u) << 8 | ((uint32_t)q[9] & 3u) << 24 | ((uint32_t)q[10] & 3u) << 10 | ((uint32_t)q[11] & 3u) << 26 | ((uint32_t)q[12] & 3u) << 12 | ((uint32_t)q[13] & 3u) << 28 | ((uint32_t)q[14] & 3u) << 14 | ((uint32_t)q[15] & 3u) << 30;
-#line 287 "templates/host/codec.h"
+#line 297 "templates/host/codec.h"
     }
 }
 
-#line 301 "templates/host/codec.h"
+#line 311 "templates/host/codec.h"
 INLINE uint32_t k_get_code(const unsigned char* page, int row,
                                                          int channel)
 {
-#line 305 "templates/host/codec.h"
+#line 315 "templates/host/codec.h"
     const int lane = row, word = channel;
-#line 309 "templates/host/codec.h"
+#line 319 "templates/host/codec.h"
     const unsigned char* cell = k_cell(page, lane / 16, word / 16);
     const int i = word % 16;
-#line 314 "templates/host/codec.h"
+#line 324 "templates/host/codec.h"
     uint32_t code = 0;
-#line 316 "templates/host/codec.h"
+#line 326 "templates/host/codec.h"
     {
         enum { each = 8, mask = 3 };
         int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 323 "templates/host/codec.h"
+#line 333 "templates/host/codec.h"
         const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
-#line 325 "templates/host/codec.h"
+#line 335 "templates/host/codec.h"
         code |= (*(const u32_at*)at >> bit & mask) << 0;
     }
-#line 328 "templates/host/codec.h"
+#line 338 "templates/host/codec.h"
     return code;
-#line 330 "templates/host/codec.h"
+#line 340 "templates/host/codec.h"
 }
 
-#line 354 "templates/host/codec.h"
+#line 364 "templates/host/codec.h"
 // One value in the codec's basis.
 INLINE float k_read_value(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = k_get_code(page, row, channel);
-#line 359 "templates/host/codec.h"
+#line 369 "templates/host/codec.h"
     const int group = k_group(channel, row);
     const float scale = k_read_scale(page, group);
-#line 362 "templates/host/codec.h"
+#line 372 "templates/host/codec.h"
     return scale * (float)(int32_t)code + k_read_offset(page, group, scale);
-#line 366 "templates/host/codec.h"
+#line 376 "templates/host/codec.h"
 }
 
-#line 415 "templates/host/codec.h"
+#line 425 "templates/host/codec.h"
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int k_fold_is_due(int lane16)
 {
-#line 419 "templates/host/codec.h"
+#line 429 "templates/host/codec.h"
     return lane16 * 16 % k_group_size == 0;
-#line 424 "templates/host/codec.h"
+#line 434 "templates/host/codec.h"
 }
 
 #line 21 "templates/host/program.c"
 #line 1 "templates/host/dots.h"
 // dots.h -- sums of the keys' codes times 16-bit weights, as integers.
-#line 24 "templates/host/dots.h"
+#line 26 "templates/host/dots.h"
 //
 // A weight w, a query's or a softmax's, times the scale of its word where lanes share one, becomes
 // a 16-bit number W in units of the greatest: w scale = unit W, |W| <= 32767.  Then
@@ -1053,11 +1078,11 @@ INLINE int k_fold_is_due(int lane16)
 // Bound: a W is off by at most 3/2, since plain weight, ratio and product are rounded, a sum over
 // n words by unit 3/2 n 2^(bits - 1), and by about unit sqrt(n) 2^bits / 7 where errors are
 // independent.
-#line 39 "templates/host/dots.h"
+#line 41 "templates/host/dots.h"
 // That is to be at most 0.0005f of a score.  Where the unit is greater,
 // because queries and scales are, what W leave of the weights becomes a second list of 16 bits:
 // then a score is as exact as in floats.
-#line 45 "templates/host/dots.h"
+#line 47 "templates/host/dots.h"
 //
 // A cell of 256 codes: 1 loads, 8 times 1 to 3 instructions
 // that unpack, and 8 multiply-adds for each head.
@@ -1065,59 +1090,61 @@ INLINE int k_fold_is_due(int lane16)
 enum { k_words = 64 };                  // room for them, a multiple of a vector of W
 
 // What cells are multiplied with: W, their unit, and what joins the sums.
-#line 56 "templates/host/dots.h"
+#line 58 "templates/host/dots.h"
 typedef struct k_list {
-#line 63 "templates/host/dots.h"
+#line 65 "templates/host/dots.h"
     LINE int32_t pairs[num_heads][k_words / 2];    // W of words 2 i and 2 i + 1
     LINE float   unit[num_heads];
-#line 72 "templates/host/dots.h"
-    float   rest[num_heads];
 #line 74 "templates/host/dots.h"
+    float   rest[num_heads];
+#line 76 "templates/host/dots.h"
 } k_list;
 
 typedef struct k_dots {
     k_list main;
-#line 79 "templates/host/dots.h"
+#line 81 "templates/host/dots.h"
     k_list fine;                                   // what `main` leaves of the weights
     int needs_fine;
-#line 87 "templates/host/dots.h"
+#line 89 "templates/host/dots.h"
     float plain_unit[num_heads];
-#line 102 "templates/host/dots.h"
-    LINE int32_t plain[num_heads][k_words / 2];    // W without this group's scales
 #line 104 "templates/host/dots.h"
+    LINE int32_t plain[num_heads][k_words / 2];    // W without this group's scales
+#line 106 "templates/host/dots.h"
     LINE float queries[num_heads][k_words];
     LINE float inverse[k_words];                   // of the scales in `plain`, times 1/2
     LINE float lift[k_words];                      // 1/2 where they are zero
-#line 113 "templates/host/dots.h"
+#line 112 "templates/host/dots.h"
 } k_dots;
 
-#line 118 "templates/host/dots.h"
-// Loads scale and offset + middle scale of the words first_word ... in the group of lane16.
-INLINE void k_load_grids(const unsigned char* page, int lane16, int first_word, float* scale,
-                         float* offset)
+#line 119 "templates/host/dots.h"
+// Loads scales of the words in the group of lane16, and what offsets + 1.5f scales are, over
+// 0.125f.
+INLINE void k_load_grids(const unsigned char* page, int lane16, float* scale, float* raised)
 {
     for (int i = 0; i < 64; i += lanes) {
-        const int group = k_group(first_word + i, lane16 * 16);
+        const int group = k_group(i, lane16 * 16);
         const vf one = k_load_scale(page, group);
         store(scale + i, one);
-        store(offset + i, mul_add(one, repeat(1.5f), k_load_offset(page, group, one)));
+#line 128 "templates/host/dots.h"
+        store(raised + i, one * k_load_zero(page, group));
+#line 132 "templates/host/dots.h"
     }
-    for (int i = 64; i < k_words; ++i) scale[i] = offset[i] = 0.0f;
+    for (int i = 64; i < k_words; ++i) scale[i] = raised[i] = 0.0f;
+    (void)raised;
 }
 
-#line 132 "templates/host/dots.h"
 // Before the first group: queries [num_heads, dim], and no ratio that fits.
 static NOINLINE void k_start_dots(const float* queries, k_dots* to)
 {
-#line 148 "templates/host/dots.h"
+#line 153 "templates/host/dots.h"
     for (int i = 0; i < k_words; ++i) to->inverse[i] = to->lift[i] = 0.0f;
     for (int head = 0; head < num_heads; ++head)
         for (int i = 0; i < k_words; ++i)
             to->queries[head][i] = i < 64 ? queries[head * 64 + i] : 0.0f;
-#line 153 "templates/host/dots.h"
+#line 158 "templates/host/dots.h"
 }
 
-#line 258 "templates/host/dots.h"
+#line 263 "templates/host/dots.h"
 // Makes these scales the ones that others are compared with: queries times them are rounded.
 static NOINLINE void k_set_plain(const float* scale, k_dots* to)
 {
@@ -1133,7 +1160,7 @@ static NOINLINE void k_set_plain(const float* scale, k_dots* to)
         to->plain_unit[head] = round_list(list, k_words, to->plain[head]);
     }
 }
-#line 274 "templates/host/dots.h"
+#line 279 "templates/host/dots.h"
 
 // Ratios of the scales to those of set_plain, times 1/2.  Returns 0 where one is not from 1/4 to 2:
 // then the greatest product could lose three bits or more.  Zero for zero, whose products are zero,
@@ -1172,309 +1199,311 @@ static NOINLINE void k_fold_fine(const float* scale, k_dots* to)
     }
 }
 
-// Queries times the scales of lane16's group.
-static NOINLINE void k_fold_dots(const unsigned char* page, int lane16, k_dots* to)
+// Loads what lane16's group has, and makes plain W that its ratios fit.
+INLINE void k_load_group(const unsigned char* page, int lane16, float* scale, float* raised,
+                         vi* ratio, k_dots* to)
 {
-    LINE float scale[k_words], offset[k_words];
-    vi ratio[k_words / (2 * lanes)];
-    k_load_grids(page, lane16, 0, scale, offset);
-#line 330 "templates/host/dots.h"
+    k_load_grids(page, lane16, scale, raised);
+#line 334 "templates/host/dots.h"
     if (!(k_take_ratios(scale, to, ratio))) {
         k_set_plain(scale, to);
         (void)k_take_ratios(scale, to, ratio);
     }
+}
+
+// Queries times the scales of lane16's group.
+static NOINLINE void k_fold_dots(const unsigned char* page, int lane16, k_dots* to)
+{
+    LINE float scale[k_words], raised[k_words];
+    vi ratio[k_words / (2 * lanes)];
+    k_load_group(page, lane16, scale, raised, ratio, to);
     float most = 0.0f;
-#line 336 "templates/host/dots.h"
+#line 348 "templates/host/dots.h"
     {
-#line 338 "templates/host/dots.h"
+#line 350 "templates/host/dots.h"
         vi sum_0 = { 0 };
         vf rest_0 = repeat(0.0f);
-#line 338 "templates/host/dots.h"
+#line 350 "templates/host/dots.h"
         vi sum_1 = { 0 };
         vf rest_1 = repeat(0.0f);
-#line 338 "templates/host/dots.h"
+#line 350 "templates/host/dots.h"
         vi sum_2 = { 0 };
         vf rest_2 = repeat(0.0f);
-#line 347 "templates/host/dots.h"
+#line 359 "templates/host/dots.h"
         {
             enum { i = 0 };
-#line 350 "templates/host/dots.h"
-            const vf low = load(offset + i), high = load(offset + i + lanes);
+#line 363 "templates/host/dots.h"
+            const vf low = load(raised + i), high = load(raised + i + lanes);
+#line 365 "templates/host/dots.h"
             const vi by = ratio[i / (2 * lanes)];
-#line 355 "templates/host/dots.h"
+#line 369 "templates/host/dots.h"
             const int64_t at = i / 2;
-#line 357 "templates/host/dots.h"
+#line 371 "templates/host/dots.h"
             vi w;
-#line 360 "templates/host/dots.h"
+#line 374 "templates/host/dots.h"
             w = times_ratio(load_pairs(to->plain[0] + 0 + at), by);
             store_pairs(to->main.pairs[0] + 0 + i / 2, w);
             sum_0 = add_pairs(w, sum_0);
-#line 364 "templates/host/dots.h"
+#line 379 "templates/host/dots.h"
             rest_0 = mul_add(low, load(to->queries[0] + 0 + 2 * at), rest_0);
             rest_0 = mul_add(high, load(to->queries[0] + 0 + lanes + 2 * at), rest_0);
-#line 360 "templates/host/dots.h"
+#line 374 "templates/host/dots.h"
             w = times_ratio(load_pairs(to->plain[0] + 32 + at), by);
             store_pairs(to->main.pairs[0] + 32 + i / 2, w);
             sum_1 = add_pairs(w, sum_1);
-#line 364 "templates/host/dots.h"
+#line 379 "templates/host/dots.h"
             rest_1 = mul_add(low, load(to->queries[0] + 64 + 2 * at), rest_1);
             rest_1 = mul_add(high, load(to->queries[0] + 64 + lanes + 2 * at), rest_1);
-#line 360 "templates/host/dots.h"
+#line 374 "templates/host/dots.h"
             w = times_ratio(load_pairs(to->plain[0] + 64 + at), by);
             store_pairs(to->main.pairs[0] + 64 + i / 2, w);
             sum_2 = add_pairs(w, sum_2);
-#line 364 "templates/host/dots.h"
+#line 379 "templates/host/dots.h"
             rest_2 = mul_add(low, load(to->queries[0] + 128 + 2 * at), rest_2);
             rest_2 = mul_add(high, load(to->queries[0] + 128 + lanes + 2 * at), rest_2);
-#line 367 "templates/host/dots.h"
+#line 383 "templates/host/dots.h"
         }
-#line 347 "templates/host/dots.h"
+#line 359 "templates/host/dots.h"
         {
             enum { i = 16 };
-#line 350 "templates/host/dots.h"
-            const vf low = load(offset + i), high = load(offset + i + lanes);
+#line 363 "templates/host/dots.h"
+            const vf low = load(raised + i), high = load(raised + i + lanes);
+#line 365 "templates/host/dots.h"
             const vi by = ratio[i / (2 * lanes)];
-#line 355 "templates/host/dots.h"
+#line 369 "templates/host/dots.h"
             const int64_t at = i / 2;
-#line 357 "templates/host/dots.h"
+#line 371 "templates/host/dots.h"
             vi w;
-#line 360 "templates/host/dots.h"
+#line 374 "templates/host/dots.h"
             w = times_ratio(load_pairs(to->plain[0] + 0 + at), by);
             store_pairs(to->main.pairs[0] + 0 + i / 2, w);
             sum_0 = add_pairs(w, sum_0);
-#line 364 "templates/host/dots.h"
+#line 379 "templates/host/dots.h"
             rest_0 = mul_add(low, load(to->queries[0] + 0 + 2 * at), rest_0);
             rest_0 = mul_add(high, load(to->queries[0] + 0 + lanes + 2 * at), rest_0);
-#line 360 "templates/host/dots.h"
+#line 374 "templates/host/dots.h"
             w = times_ratio(load_pairs(to->plain[0] + 32 + at), by);
             store_pairs(to->main.pairs[0] + 32 + i / 2, w);
             sum_1 = add_pairs(w, sum_1);
-#line 364 "templates/host/dots.h"
+#line 379 "templates/host/dots.h"
             rest_1 = mul_add(low, load(to->queries[0] + 64 + 2 * at), rest_1);
             rest_1 = mul_add(high, load(to->queries[0] + 64 + lanes + 2 * at), rest_1);
-#line 360 "templates/host/dots.h"
+#line 374 "templates/host/dots.h"
             w = times_ratio(load_pairs(to->plain[0] + 64 + at), by);
             store_pairs(to->main.pairs[0] + 64 + i / 2, w);
             sum_2 = add_pairs(w, sum_2);
-#line 364 "templates/host/dots.h"
+#line 379 "templates/host/dots.h"
             rest_2 = mul_add(low, load(to->queries[0] + 128 + 2 * at), rest_2);
             rest_2 = mul_add(high, load(to->queries[0] + 128 + lanes + 2 * at), rest_2);
-#line 367 "templates/host/dots.h"
+#line 383 "templates/host/dots.h"
         }
-#line 347 "templates/host/dots.h"
+#line 359 "templates/host/dots.h"
         {
             enum { i = 32 };
-#line 350 "templates/host/dots.h"
-            const vf low = load(offset + i), high = load(offset + i + lanes);
+#line 363 "templates/host/dots.h"
+            const vf low = load(raised + i), high = load(raised + i + lanes);
+#line 365 "templates/host/dots.h"
             const vi by = ratio[i / (2 * lanes)];
-#line 355 "templates/host/dots.h"
+#line 369 "templates/host/dots.h"
             const int64_t at = i / 2;
-#line 357 "templates/host/dots.h"
+#line 371 "templates/host/dots.h"
             vi w;
-#line 360 "templates/host/dots.h"
+#line 374 "templates/host/dots.h"
             w = times_ratio(load_pairs(to->plain[0] + 0 + at), by);
             store_pairs(to->main.pairs[0] + 0 + i / 2, w);
             sum_0 = add_pairs(w, sum_0);
-#line 364 "templates/host/dots.h"
+#line 379 "templates/host/dots.h"
             rest_0 = mul_add(low, load(to->queries[0] + 0 + 2 * at), rest_0);
             rest_0 = mul_add(high, load(to->queries[0] + 0 + lanes + 2 * at), rest_0);
-#line 360 "templates/host/dots.h"
+#line 374 "templates/host/dots.h"
             w = times_ratio(load_pairs(to->plain[0] + 32 + at), by);
             store_pairs(to->main.pairs[0] + 32 + i / 2, w);
             sum_1 = add_pairs(w, sum_1);
-#line 364 "templates/host/dots.h"
+#line 379 "templates/host/dots.h"
             rest_1 = mul_add(low, load(to->queries[0] + 64 + 2 * at), rest_1);
             rest_1 = mul_add(high, load(to->queries[0] + 64 + lanes + 2 * at), rest_1);
-#line 360 "templates/host/dots.h"
+#line 374 "templates/host/dots.h"
             w = times_ratio(load_pairs(to->plain[0] + 64 + at), by);
             store_pairs(to->main.pairs[0] + 64 + i / 2, w);
             sum_2 = add_pairs(w, sum_2);
-#line 364 "templates/host/dots.h"
+#line 379 "templates/host/dots.h"
             rest_2 = mul_add(low, load(to->queries[0] + 128 + 2 * at), rest_2);
             rest_2 = mul_add(high, load(to->queries[0] + 128 + lanes + 2 * at), rest_2);
-#line 367 "templates/host/dots.h"
+#line 383 "templates/host/dots.h"
         }
-#line 347 "templates/host/dots.h"
+#line 359 "templates/host/dots.h"
         {
             enum { i = 48 };
-#line 350 "templates/host/dots.h"
-            const vf low = load(offset + i), high = load(offset + i + lanes);
+#line 363 "templates/host/dots.h"
+            const vf low = load(raised + i), high = load(raised + i + lanes);
+#line 365 "templates/host/dots.h"
             const vi by = ratio[i / (2 * lanes)];
-#line 355 "templates/host/dots.h"
+#line 369 "templates/host/dots.h"
             const int64_t at = i / 2;
-#line 357 "templates/host/dots.h"
+#line 371 "templates/host/dots.h"
             vi w;
-#line 360 "templates/host/dots.h"
+#line 374 "templates/host/dots.h"
             w = times_ratio(load_pairs(to->plain[0] + 0 + at), by);
             store_pairs(to->main.pairs[0] + 0 + i / 2, w);
             sum_0 = add_pairs(w, sum_0);
-#line 364 "templates/host/dots.h"
+#line 379 "templates/host/dots.h"
             rest_0 = mul_add(low, load(to->queries[0] + 0 + 2 * at), rest_0);
             rest_0 = mul_add(high, load(to->queries[0] + 0 + lanes + 2 * at), rest_0);
-#line 360 "templates/host/dots.h"
+#line 374 "templates/host/dots.h"
             w = times_ratio(load_pairs(to->plain[0] + 32 + at), by);
             store_pairs(to->main.pairs[0] + 32 + i / 2, w);
             sum_1 = add_pairs(w, sum_1);
-#line 364 "templates/host/dots.h"
+#line 379 "templates/host/dots.h"
             rest_1 = mul_add(low, load(to->queries[0] + 64 + 2 * at), rest_1);
             rest_1 = mul_add(high, load(to->queries[0] + 64 + lanes + 2 * at), rest_1);
-#line 360 "templates/host/dots.h"
+#line 374 "templates/host/dots.h"
             w = times_ratio(load_pairs(to->plain[0] + 64 + at), by);
             store_pairs(to->main.pairs[0] + 64 + i / 2, w);
             sum_2 = add_pairs(w, sum_2);
-#line 364 "templates/host/dots.h"
+#line 379 "templates/host/dots.h"
             rest_2 = mul_add(low, load(to->queries[0] + 128 + 2 * at), rest_2);
             rest_2 = mul_add(high, load(to->queries[0] + 128 + lanes + 2 * at), rest_2);
-#line 367 "templates/host/dots.h"
+#line 383 "templates/host/dots.h"
         }
-#line 370 "templates/host/dots.h"
-        {
-            const float unit = to->plain_unit[0] * 2.0f;
-            const vf wholes = __builtin_convertvector(sum_0, vf);
-            to->main.rest[0] = sum_lanes(mul_add(wholes, repeat(unit * -1.5f),
-                                                    rest_0));
-            to->main.unit[0] = unit;
-            most = most < unit ? unit : most;
-        }
-#line 370 "templates/host/dots.h"
-        {
-            const float unit = to->plain_unit[1] * 2.0f;
-            const vf wholes = __builtin_convertvector(sum_1, vf);
-            to->main.rest[1] = sum_lanes(mul_add(wholes, repeat(unit * -1.5f),
-                                                    rest_1));
-            to->main.unit[1] = unit;
-            most = most < unit ? unit : most;
-        }
-#line 370 "templates/host/dots.h"
-        {
-            const float unit = to->plain_unit[2] * 2.0f;
-            const vf wholes = __builtin_convertvector(sum_2, vf);
-            to->main.rest[2] = sum_lanes(mul_add(wholes, repeat(unit * -1.5f),
-                                                    rest_2));
-            to->main.unit[2] = unit;
-            most = most < unit ? unit : most;
-        }
-#line 379 "templates/host/dots.h"
+#line 386 "templates/host/dots.h"
+        const float unit_0 = to->plain_unit[0] * 2.0f;
+#line 388 "templates/host/dots.h"
+        rest_0 = mul_add(__builtin_convertvector(sum_0, vf),
+                            repeat(unit_0 * -1.5f), rest_0 * 0.125f);
+        to->main.unit[0] = unit_0;
+        most = most < unit_0 ? unit_0 : most;
+#line 386 "templates/host/dots.h"
+        const float unit_1 = to->plain_unit[1] * 2.0f;
+#line 388 "templates/host/dots.h"
+        rest_1 = mul_add(__builtin_convertvector(sum_1, vf),
+                            repeat(unit_1 * -1.5f), rest_1 * 0.125f);
+        to->main.unit[1] = unit_1;
+        most = most < unit_1 ? unit_1 : most;
+#line 386 "templates/host/dots.h"
+        const float unit_2 = to->plain_unit[2] * 2.0f;
+#line 388 "templates/host/dots.h"
+        rest_2 = mul_add(__builtin_convertvector(sum_2, vf),
+                            repeat(unit_2 * -1.5f), rest_2 * 0.125f);
+        to->main.unit[2] = unit_2;
+        most = most < unit_2 ? unit_2 : most;
+#line 399 "templates/host/dots.h"
+        to->main.rest[0] = sum_lanes(rest_0);
+#line 399 "templates/host/dots.h"
+        to->main.rest[1] = sum_lanes(rest_1);
+#line 399 "templates/host/dots.h"
+        to->main.rest[2] = sum_lanes(rest_2);
+#line 403 "templates/host/dots.h"
     }
-#line 381 "templates/host/dots.h"
+#line 405 "templates/host/dots.h"
     to->needs_fine = !(most <= 0.000109375f);
     if (to->needs_fine) k_fold_fine(scale, to);
 }
-#line 481 "templates/host/dots.h"
 
-#line 483 "templates/host/dots.h"
-// The cells [word16, end16) of lane16, times W that begin with cell first_cell: their sums
-#line 485 "templates/host/dots.h"
-// become sums [num_heads, stride].
-#line 489 "templates/host/dots.h"
-static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int word16, int end16,
-                                 int first_cell, const k_list* w, float* sums,
-                                 int stride)
+// Scores of tiles [lane16, end16), times W: 16 of a tile after those of the one before it, in
+// sums [num_heads, stride].
+static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int end16,
+                                 const k_list* w, float* sums, int stride)
 {
-    for (int lane = 0; lane < 16; lane += lanes) {
-#line 496 "templates/host/dots.h"
+    for (int lane = 0; lane16 < end16; lane = (lane + lanes) % 16, lane16 += lane == 0) {
+#line 417 "templates/host/dots.h"
         {
-#line 500 "templates/host/dots.h"
-            vf total_0 = repeat(w->rest[0]);
-#line 500 "templates/host/dots.h"
-            vf total_1 = repeat(w->rest[1]);
-#line 500 "templates/host/dots.h"
-            vf total_2 = repeat(w->rest[2]);
-#line 503 "templates/host/dots.h"
+#line 419 "templates/host/dots.h"
             vi sum_0_0 = { 0 };
-#line 503 "templates/host/dots.h"
+#line 419 "templates/host/dots.h"
             vi sum_1_0 = { 0 };
-#line 503 "templates/host/dots.h"
+#line 419 "templates/host/dots.h"
             vi sum_2_0 = { 0 };
-#line 505 "templates/host/dots.h"
-            for (int at = word16; at < end16; ++at) {
-                const unsigned char* cell = k_cell(page, lane16, at);
-                const int32_t* pairs = w->pairs[0] + (at - first_cell) * 8;
-#line 509 "templates/host/dots.h"
+#line 421 "templates/host/dots.h"
+            for (int word16 = 0; word16 < 4; ++word16) {
+                const unsigned char* cell = k_cell(page, lane16, word16);
+                const int32_t* pairs = w->pairs[0] + word16 * 8;
+                __asm__("" : "+r"(pairs));           // addresses stay offsets from it
+#line 426 "templates/host/dots.h"
                 const vu word_0_0 = load_u32(cell + 0 + lane * 4);
-#line 511 "templates/host/dots.h"
+#line 428 "templates/host/dots.h"
                 vp x;
-#line 513 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 x = ((vp)word_0_0 & 3);
-#line 516 "templates/host/dots.h"
+#line 433 "templates/host/dots.h"
                 sum_0_0 = dot_at(pairs + 0, x, sum_0_0);
-#line 516 "templates/host/dots.h"
+#line 433 "templates/host/dots.h"
                 sum_1_0 = dot_at(pairs + 32, x, sum_1_0);
-#line 516 "templates/host/dots.h"
+#line 433 "templates/host/dots.h"
                 sum_2_0 = dot_at(pairs + 64, x, sum_2_0);
-#line 513 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 x = ((vp)word_0_0 >> 2 & 3);
-#line 516 "templates/host/dots.h"
+#line 433 "templates/host/dots.h"
                 sum_0_0 = dot_at(pairs + 1, x, sum_0_0);
-#line 516 "templates/host/dots.h"
+#line 433 "templates/host/dots.h"
                 sum_1_0 = dot_at(pairs + 33, x, sum_1_0);
-#line 516 "templates/host/dots.h"
+#line 433 "templates/host/dots.h"
                 sum_2_0 = dot_at(pairs + 65, x, sum_2_0);
-#line 513 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 x = ((vp)word_0_0 >> 4 & 3);
-#line 516 "templates/host/dots.h"
+#line 433 "templates/host/dots.h"
                 sum_0_0 = dot_at(pairs + 2, x, sum_0_0);
-#line 516 "templates/host/dots.h"
+#line 433 "templates/host/dots.h"
                 sum_1_0 = dot_at(pairs + 34, x, sum_1_0);
-#line 516 "templates/host/dots.h"
+#line 433 "templates/host/dots.h"
                 sum_2_0 = dot_at(pairs + 66, x, sum_2_0);
-#line 513 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 x = ((vp)word_0_0 >> 6 & 3);
-#line 516 "templates/host/dots.h"
+#line 433 "templates/host/dots.h"
                 sum_0_0 = dot_at(pairs + 3, x, sum_0_0);
-#line 516 "templates/host/dots.h"
+#line 433 "templates/host/dots.h"
                 sum_1_0 = dot_at(pairs + 35, x, sum_1_0);
-#line 516 "templates/host/dots.h"
+#line 433 "templates/host/dots.h"
                 sum_2_0 = dot_at(pairs + 67, x, sum_2_0);
-#line 513 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 x = ((vp)word_0_0 >> 8 & 3);
-#line 516 "templates/host/dots.h"
+#line 433 "templates/host/dots.h"
                 sum_0_0 = dot_at(pairs + 4, x, sum_0_0);
-#line 516 "templates/host/dots.h"
+#line 433 "templates/host/dots.h"
                 sum_1_0 = dot_at(pairs + 36, x, sum_1_0);
-#line 516 "templates/host/dots.h"
+#line 433 "templates/host/dots.h"
                 sum_2_0 = dot_at(pairs + 68, x, sum_2_0);
-#line 513 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 x = ((vp)word_0_0 >> 10 & 3);
-#line 516 "templates/host/dots.h"
+#line 433 "templates/host/dots.h"
                 sum_0_0 = dot_at(pairs + 5, x, sum_0_0);
-#line 516 "templates/host/dots.h"
+#line 433 "templates/host/dots.h"
                 sum_1_0 = dot_at(pairs + 37, x, sum_1_0);
-#line 516 "templates/host/dots.h"
+#line 433 "templates/host/dots.h"
                 sum_2_0 = dot_at(pairs + 69, x, sum_2_0);
-#line 513 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 x = ((vp)word_0_0 >> 12 & 3);
-#line 516 "templates/host/dots.h"
+#line 433 "templates/host/dots.h"
                 sum_0_0 = dot_at(pairs + 6, x, sum_0_0);
-#line 516 "templates/host/dots.h"
+#line 433 "templates/host/dots.h"
                 sum_1_0 = dot_at(pairs + 38, x, sum_1_0);
-#line 516 "templates/host/dots.h"
+#line 433 "templates/host/dots.h"
                 sum_2_0 = dot_at(pairs + 70, x, sum_2_0);
-#line 513 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 x = (vp)word_0_0 >> 14;
-#line 516 "templates/host/dots.h"
+#line 433 "templates/host/dots.h"
                 sum_0_0 = dot_at(pairs + 7, x, sum_0_0);
-#line 516 "templates/host/dots.h"
+#line 433 "templates/host/dots.h"
                 sum_1_0 = dot_at(pairs + 39, x, sum_1_0);
-#line 516 "templates/host/dots.h"
+#line 433 "templates/host/dots.h"
                 sum_2_0 = dot_at(pairs + 71, x, sum_2_0);
-#line 519 "templates/host/dots.h"
+#line 436 "templates/host/dots.h"
             }
-#line 521 "templates/host/dots.h"
-            total_0 = mul_add(__builtin_convertvector(sum_0_0, vf),
-                                repeat(w->unit[0]), total_0);
-            store(sums + 0 * stride + lane, total_0);
-#line 521 "templates/host/dots.h"
-            total_1 = mul_add(__builtin_convertvector(sum_1_0, vf),
-                                repeat(w->unit[1]), total_1);
-            store(sums + 1 * stride + lane, total_1);
-#line 521 "templates/host/dots.h"
-            total_2 = mul_add(__builtin_convertvector(sum_2_0, vf),
-                                repeat(w->unit[2]), total_2);
-            store(sums + 2 * stride + lane, total_2);
-#line 525 "templates/host/dots.h"
+#line 438 "templates/host/dots.h"
+            store(sums + 0 * stride,
+                  mul_add(__builtin_convertvector(sum_0_0, vf), repeat(w->unit[0]),
+                          repeat(w->rest[0])));
+#line 438 "templates/host/dots.h"
+            store(sums + 1 * stride,
+                  mul_add(__builtin_convertvector(sum_1_0, vf), repeat(w->unit[1]),
+                          repeat(w->rest[1])));
+#line 438 "templates/host/dots.h"
+            store(sums + 2 * stride,
+                  mul_add(__builtin_convertvector(sum_2_0, vf), repeat(w->unit[2]),
+                          repeat(w->rest[2])));
+#line 442 "templates/host/dots.h"
         }
-#line 527 "templates/host/dots.h"
+#line 444 "templates/host/dots.h"
+        sums += lanes;
     }
 }
 
@@ -1925,7 +1954,16 @@ INLINE float v_read_offset(const unsigned char* page, int group, float scale)
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
-#line 77 "templates/host/codec.h"
+#line 78 "templates/host/codec.h"
+// Zeros of the groups from `group` on: offset + scale code_max / 2 = scale zero
+// 0.125f.
+INLINE vf v_load_zero(const unsigned char* page, int group)
+{
+    page += v_zeros_at + group * (int64_t)1;
+    return load_i8(page);
+}
+
+#line 87 "templates/host/codec.h"
 // The numbers that turn a value into its code: round((x - offset) * inverse).
 typedef struct v_grid {
     float offset, inverse;
@@ -1934,11 +1972,11 @@ typedef struct v_grid {
 INLINE void v_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
 {
     (void)zero_code;
-#line 95 "templates/host/codec.h"
+#line 105 "templates/host/codec.h"
     page[v_scales_at + group] = (unsigned char)scale_code;
-#line 95 "templates/host/codec.h"
+#line 105 "templates/host/codec.h"
     page[v_zeros_at + group] = (unsigned char)zero_code;
-#line 100 "templates/host/codec.h"
+#line 110 "templates/host/codec.h"
 }
 
 // What is stored for a group, and the scale that it decodes to.
@@ -1947,7 +1985,7 @@ typedef struct v_pair {
     float    scale;
 } v_pair;
 
-#line 159 "templates/host/codec.h"
+#line 169 "templates/host/codec.h"
 // Fits a group.  flag: the lowest bit of its zero; < 0: any.
 INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
 {
@@ -1957,7 +1995,7 @@ INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
     uint32_t scale_code;
     float scale;
     (void)flag;
-#line 169 "templates/host/codec.h"
+#line 179 "templates/host/codec.h"
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -1977,17 +2015,17 @@ INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 173 "templates/host/codec.h"
+#line 183 "templates/host/codec.h"
     pair->zero_code = zero_code;
-#line 185 "templates/host/codec.h"
+#line 195 "templates/host/codec.h"
     pair->scale_code = scale_code;
     pair->scale = scale;
     return grid;
 }
-#line 190 "templates/host/codec.h"
+#line 200 "templates/host/codec.h"
 
 // Fits a group and stores its scale and zero.
-#line 193 "templates/host/codec.h"
+#line 203 "templates/host/codec.h"
 static v_grid v_store_grid(
     unsigned char* page, int group, float lo, float hi)
 {
@@ -1997,7 +2035,7 @@ static v_grid v_store_grid(
     return grid;
 }
 
-#line 225 "templates/host/codec.h"
+#line 235 "templates/host/codec.h"
 // Codes q [dim] of a row: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 static void v_round_row(const float* x, const float* offset, const float* inverse, uint16_t* q)
@@ -2014,7 +2052,7 @@ static void v_round_row(const float* x, const float* offset, const float* invers
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
-#line 243 "templates/host/codec.h"
+#line 253 "templates/host/codec.h"
 
 // CODES
 
@@ -2023,74 +2061,74 @@ static void v_put_row(unsigned char* page, int row, const uint16_t* q)
 {
     const int i = row % 16;
     for (int at = 0; at < v_dim / 16; ++at, q += 16) {
-#line 268 "templates/host/codec.h"
+#line 278 "templates/host/codec.h"
         u32_at* to = (u32_at*)v_cell(page, at, row / 16);
-#line 270 "templates/host/codec.h"
+#line 280 "templates/host/codec.h"
         {
             enum { each = 8, mask = 3 };
             u32_at* words = to + 0 + i / 2 / each * 16;
             const int left = i % 2 * 16 + i / 2 % each * 2;
-#line 280 "templates/host/codec.h"
+#line 290 "templates/host/codec.h"
             for (int lane = 0; lane < 16; ++lane)
                 words[lane] = (words[lane] & ~((uint32_t)mask << left))
                               | ((uint32_t)q[lane] >> 0 & mask) << left;
-#line 284 "templates/host/codec.h"
+#line 294 "templates/host/codec.h"
         }
-#line 287 "templates/host/codec.h"
+#line 297 "templates/host/codec.h"
     }
 }
 
-#line 301 "templates/host/codec.h"
+#line 311 "templates/host/codec.h"
 INLINE uint32_t v_get_code(const unsigned char* page, int row,
                                                          int channel)
 {
-#line 307 "templates/host/codec.h"
+#line 317 "templates/host/codec.h"
     const int lane = channel, word = row;
-#line 309 "templates/host/codec.h"
+#line 319 "templates/host/codec.h"
     const unsigned char* cell = v_cell(page, lane / 16, word / 16);
     const int i = word % 16;
-#line 314 "templates/host/codec.h"
+#line 324 "templates/host/codec.h"
     uint32_t code = 0;
-#line 316 "templates/host/codec.h"
+#line 326 "templates/host/codec.h"
     {
         enum { each = 8, mask = 3 };
         int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 323 "templates/host/codec.h"
+#line 333 "templates/host/codec.h"
         const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
-#line 325 "templates/host/codec.h"
+#line 335 "templates/host/codec.h"
         code |= (*(const u32_at*)at >> bit & mask) << 0;
     }
-#line 328 "templates/host/codec.h"
+#line 338 "templates/host/codec.h"
     return code;
-#line 330 "templates/host/codec.h"
+#line 340 "templates/host/codec.h"
 }
 
-#line 354 "templates/host/codec.h"
+#line 364 "templates/host/codec.h"
 // One value in the codec's basis.
 INLINE float v_read_value(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = v_get_code(page, row, channel);
-#line 359 "templates/host/codec.h"
+#line 369 "templates/host/codec.h"
     const int group = v_group(row, channel);
     const float scale = v_read_scale(page, group);
-#line 362 "templates/host/codec.h"
+#line 372 "templates/host/codec.h"
     return scale * (float)(int32_t)code + v_read_offset(page, group, scale);
-#line 366 "templates/host/codec.h"
+#line 376 "templates/host/codec.h"
 }
 
-#line 415 "templates/host/codec.h"
+#line 425 "templates/host/codec.h"
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int v_fold_is_due(int lane16)
 {
-#line 419 "templates/host/codec.h"
+#line 429 "templates/host/codec.h"
     return lane16 * 16 % v_group_size == 0;
-#line 424 "templates/host/codec.h"
+#line 434 "templates/host/codec.h"
 }
 
 #line 21 "templates/host/program.c"
 #line 1 "templates/host/dots.h"
 // dots.h -- sums of the values' codes times 16-bit weights, as integers.
-#line 24 "templates/host/dots.h"
+#line 26 "templates/host/dots.h"
 //
 // A weight w, a query's or a softmax's, times the scale of its word where lanes share one, becomes
 // a 16-bit number W in units of the greatest: w scale = unit W, |W| <= 32767.  Then
@@ -2105,261 +2143,261 @@ INLINE int v_fold_is_due(int lane16)
 // Bound: a W is off by at most 3/2, since plain weight, ratio and product are rounded, a sum over
 // n words by unit 3/2 n 2^(bits - 1), and by about unit sqrt(n) 2^bits / 7 where errors are
 // independent.
-#line 43 "templates/host/dots.h"
-// Each unit is at most 1/4096 of the greatest weight times scale of the strip.
 #line 45 "templates/host/dots.h"
+// Each unit is at most 1/4096 of the greatest weight times scale of the strip.
+#line 47 "templates/host/dots.h"
 //
 // A cell of 256 codes: 1 loads, 8 times 1 to 3 instructions
 // that unpack, and 8 multiply-adds for each head.
 
-enum { v_words = 64 };                  // room for them, a multiple of a vector of W
+enum { v_words = 256 };                  // room for them, a multiple of a vector of W
 
 // What cells are multiplied with: W, their unit, and what joins the sums.
-#line 56 "templates/host/dots.h"
+#line 58 "templates/host/dots.h"
 typedef struct v_list {
-#line 63 "templates/host/dots.h"
+#line 65 "templates/host/dots.h"
     LINE int32_t pairs[num_heads][v_words / 2];    // W of words 2 i and 2 i + 1
     LINE float   unit[num_heads];
 #line 74 "templates/host/dots.h"
+    float   rest[num_heads];
+#line 76 "templates/host/dots.h"
 } v_list;
 
 typedef struct v_dots {
     v_list main;
-#line 87 "templates/host/dots.h"
+#line 89 "templates/host/dots.h"
     float plain_unit[num_heads];
-#line 102 "templates/host/dots.h"
+#line 104 "templates/host/dots.h"
     LINE int32_t plain[num_heads][v_words / 2];    // W without this group's scales
-#line 110 "templates/host/dots.h"
-    LINE float rest[num_heads][2][lanes];
-#line 113 "templates/host/dots.h"
+#line 112 "templates/host/dots.h"
 } v_dots;
 
-#line 118 "templates/host/dots.h"
-// Loads scale and offset + middle scale of the words first_word ... in the group of lane16.
-INLINE void v_load_grids(const unsigned char* page, int lane16, int first_word, float* scale,
-                         float* offset)
+#line 117 "templates/host/dots.h"
+#line 1 "templates/host/value_dots.h"
+// value_dots.h -- dots.h for values whose groups run along lanes: a row's scale joins its
+// weight, once for each group of channels.
+//
+// W is made in two steps, weights and then ratios of scales to the greatest of the strip, so that
+// what is rounded in floats serves all groups of a row.
+#line 13 "templates/host/value_dots.h"
+
+// A strip has rows of pages [num_parts]; `skip` rows of the first page are before it.
+typedef struct v_strip {
+    const unsigned char* pages[4];       // beyond the last: any other
+    int skip;
+} v_strip;
+
+// Scales of the strip's rows [first, end) in the group of lane16.  What is stored for rows that are
+// not visible may be no number.
+INLINE void v_load_scales(const v_strip* strip, int lane16, int first, int end,
+                          float* scale)
 {
-    for (int i = 0; i < 64; i += lanes) {
-        const int group = v_group(first_word + i, lane16 * 16);
-        const vf one = v_load_scale(page, group);
-        store(scale + i, one);
-        store(offset + i, mul_add(one, repeat(1.5f), v_load_offset(page, group, one)));
+    for (int i = 0; i < strip_rows; i += lanes) {
+        const int row = strip->skip + i % part_rows;
+        const unsigned char* page = strip->pages[i / part_rows];
+        store(scale + i, v_load_scale(page, v_group(row, lane16 * 16)));
     }
-    for (int i = 64; i < v_words; ++i) scale[i] = offset[i] = 0.0f;
+    for (int i = strip_rows; i < 256; ++i) scale[i] = 0.0f;
+    if (end - first < strip_rows)
+        for (int i = 0; i < strip_rows; ++i)
+            if (i < first || i >= end) scale[i] = 0.0f;
 }
 
-#line 385 "templates/host/dots.h"
-// Before the first strip.
-INLINE void v_start_dots(v_dots* to)
+#line 37 "templates/host/value_dots.h"
+// Offsets of words in units of scale times 0.125f, whole numbers in pairs.
+INLINE void v_load_zeros(const v_strip* strip, int lane16, vi* zero)
 {
-    for (int i = 0; i < (int)(sizeof to->rest / sizeof(float)); i += lanes)
-        store(&to->rest[0][0][0] + i, repeat(0.0f));
-}
-
-INLINE void v_shrink_rest(v_dots* to, int head, float factor)
-{
-    for (int i = 0; i < 2; ++i)
-        store(to->rest[head][i], load(to->rest[head][i]) * factor);
-}
-
-// The rests join o [num_heads, dim] and begin again.  They are as large as what codes add to o and
-// have the other sign: before either is so large that floats lose the difference.
-static NOINLINE void v_add_rest(v_dots* from, float* o)
-{
-    for (int head = 0; head < num_heads; ++head) {
-        for (int group = 0; group < 2; ++group) {
-            const vf rest = repeat(sum_lanes(load(from->rest[head][group])));
-            store(from->rest[head][group], repeat(0.0f));
-            for (int i = 0; i < 32; i += lanes, o += lanes)
-                store(o, load(o) + rest);
-        }
+    enum { lower = 12, num_vectors = 256 / (2 * lanes) };
+#line 42 "templates/host/value_dots.h"
+    for (int i = 0; i < num_vectors; ++i) {
+        const int row = strip->skip + i * 2 * lanes % part_rows;
+        const unsigned char* page = strip->pages[i * 2 * lanes / part_rows];
+        const int group = v_group(row, lane16 * 16);
+        zero[i] = load_wide_s8(page + v_zeros_at + group, 0, lower);
     }
+#line 57 "templates/host/value_dots.h"
 }
+#line 75 "templates/host/value_dots.h"
 
 // Weights [num_heads, words] of the rows of a strip, without scales.
 static NOINLINE void v_set_plain(const float* weights, v_dots* to)
 {
     for (int head = 0; head < num_heads; ++head)
-        to->plain_unit[head] = round_list(weights + head * v_words, v_words,
-                                          to->plain[head]);
+        to->plain_unit[head] = round_list(weights + head * 256, 256, to->plain[head]);
 }
 
 // A head's weights [words] times scales, rounded afterwards: nothing is lost.
 static NOINLINE void v_round_scaled(const float* weights, const float* scale, v_dots* to,
                                     int head)
 {
-    LINE float list[v_words];
-    for (int i = 0; i < v_words; i += lanes)
+    LINE float list[256];
+    for (int i = 0; i < 256; i += lanes)
         store(list + i, load(weights + i) * load(scale + i));
-    to->main.unit[head] = round_list(list, v_words, to->main.pairs[head]);
+    to->main.unit[head] = round_list(list, 256, to->main.pairs[head]);
 }
 
-// What is stored for rows outside [first, end), which are not visible, may be no number.
-static NOINLINE void v_hide_grids(int first, int end, float* scale, float* offset)
+#line 95 "templates/host/value_dots.h"
+// Weights [num_heads, words] of the strip's rows, of which [first, end) are visible, times their
+// scales in lane16's group.  Where the greatest product has lost three bits or more, it is rounded
+// again.
+static NOINLINE void v_fold_dots(const v_strip* strip, int lane16, int first, int end,
+                                 const float* weights, v_dots* to)
 {
-    for (int i = 0; i < 64; ++i)
-        if (i < first || i >= end) scale[i] = offset[i] = 0.0f;
-}
-
-// Weights [num_heads, words] of the rows first_word ... of which [first, end) are visible, times
-// their scales in lane16's group.  Where the greatest product has lost three bits or more, it is
-// rounded again.
-static NOINLINE void v_fold_dots(const unsigned char* page, int lane16, int first_word,
-                                 int first, int end, const float* weights, v_dots* to)
-{
-    enum { num_vectors = v_words / (2 * lanes) };
-    LINE float scale[v_words], offset[v_words];
+    enum { num_vectors = 256 / (2 * lanes) };
+    LINE float scale[256];
     vi ratio[num_vectors];
     vf top = repeat(0.0f);
-    v_load_grids(page, lane16, first_word, scale, offset);
-    if (end - first < 64) v_hide_grids(first, end, scale, offset);
-    for (int i = 0; i < v_words; i += lanes) top = greater(absolute_of(load(scale + i)), top);
+    v_load_scales(strip, lane16, first, end, scale);
+#line 107 "templates/host/value_dots.h"
+    vi zero[num_vectors];
+    v_load_zeros(strip, lane16, zero);
+#line 114 "templates/host/value_dots.h"
+    for (int i = 0; i < 256; i += lanes) top = greater(load(scale + i), top);
     const float max = greatest_lane(top), unit = max * (32768.0f / 32767.0f);
     const vf inverse = repeat(max > 0.0f ? 32767.0f / max : 0.0f);
     for (int i = 0; i < num_vectors; ++i)
         ratio[i] = round_pair(load(scale + i * 2 * lanes), load(scale + (i * 2 + 1) * lanes),
                               inverse);
-    for (int head = 0; head < num_heads; ++head, weights += v_words) {
-        float* rest_at = to->rest[head][lane16 * 16 / 32];
-        vf rest = load(rest_at), more = repeat(0.0f);
+    for (int head = 0; head < num_heads; ++head, weights += 256) {
         vi bits = { 0 }, sum = { 0 };
         for (int i = 0; i < num_vectors; ++i) {
             const vi w = times_ratio(load_pairs(to->plain[head] + i * lanes), ratio[i]);
             store_pairs(to->main.pairs[head] + i * lanes, w);
             bits |= w;
-            sum = add_pairs(w, sum);
-            const float* at = weights + i * 2 * lanes;
-            rest = mul_add(load(offset + i * 2 * lanes), load(at), rest);
-            more = mul_add(load(offset + (i * 2 + 1) * lanes), load(at + lanes), more);
+            sum = dot_pairs(zero[i], w, sum);
         }
         to->main.unit[head] = to->plain_unit[head] * unit;
         if (!any_bit(bits & 0x70007000)) {
             v_round_scaled(weights, scale, to, head);
             sum = (vi){ 0 };
             for (int i = 0; i < num_vectors; ++i)
-                sum = add_pairs(load_pairs(to->main.pairs[head] + i * lanes), sum);
+                sum = dot_pairs(zero[i], load_pairs(to->main.pairs[head] + i * lanes), sum);
         }
-        const vf wholes = __builtin_convertvector(sum, vf);
-        store(rest_at, mul_add(wholes, repeat(to->main.unit[head] * -1.5f), rest + more));
+        const float whole = sum_lanes(__builtin_convertvector(sum, vf)) * to->main.unit[head];
+#line 137 "templates/host/value_dots.h"
+        to->main.rest[head] = whole * 0.125f;
+#line 146 "templates/host/value_dots.h"
     }
 }
-#line 481 "templates/host/dots.h"
 
-#line 483 "templates/host/dots.h"
-// The cells [word16, end16) of lane16, times W that begin with cell first_cell: their sums
-#line 487 "templates/host/dots.h"
-// join sums [num_heads, stride].
-#line 489 "templates/host/dots.h"
-static NOINLINE void v_dot_cells(const unsigned char* page, int lane16, int word16, int end16,
-                                 int first_cell, const v_list* w, float* sums,
-                                 int stride)
+// Cells [from, end) of the strip's channels of lane16, times W: they join sums [num_heads, stride].
+static NOINLINE void v_dot_cells(const v_strip* strip, int lane16, int from, int end,
+                                 const v_list* w, float* sums, int stride)
 {
+    enum { part = part_rows / 16 };
     for (int lane = 0; lane < 16; lane += lanes) {
-#line 496 "templates/host/dots.h"
+#line 157 "templates/host/value_dots.h"
         {
-#line 500 "templates/host/dots.h"
-            vf total_0 = load(sums + 0 * stride + lane);
-#line 500 "templates/host/dots.h"
-            vf total_1 = load(sums + 1 * stride + lane);
-#line 500 "templates/host/dots.h"
-            vf total_2 = load(sums + 2 * stride + lane);
-#line 503 "templates/host/dots.h"
+#line 159 "templates/host/value_dots.h"
             vi sum_0_0 = { 0 };
-#line 503 "templates/host/dots.h"
+#line 159 "templates/host/value_dots.h"
             vi sum_1_0 = { 0 };
-#line 503 "templates/host/dots.h"
+#line 159 "templates/host/value_dots.h"
             vi sum_2_0 = { 0 };
-#line 505 "templates/host/dots.h"
-            for (int at = word16; at < end16; ++at) {
-                const unsigned char* cell = v_cell(page, lane16, at);
-                const int32_t* pairs = w->pairs[0] + (at - first_cell) * 8;
-#line 509 "templates/host/dots.h"
-                const vu word_0_0 = load_u32(cell + 0 + lane * 4);
-#line 511 "templates/host/dots.h"
-                vp x;
-#line 513 "templates/host/dots.h"
-                x = ((vp)word_0_0 & 3);
-#line 516 "templates/host/dots.h"
-                sum_0_0 = dot_at(pairs + 0, x, sum_0_0);
-#line 516 "templates/host/dots.h"
-                sum_1_0 = dot_at(pairs + 32, x, sum_1_0);
-#line 516 "templates/host/dots.h"
-                sum_2_0 = dot_at(pairs + 64, x, sum_2_0);
-#line 513 "templates/host/dots.h"
-                x = ((vp)word_0_0 >> 2 & 3);
-#line 516 "templates/host/dots.h"
-                sum_0_0 = dot_at(pairs + 1, x, sum_0_0);
-#line 516 "templates/host/dots.h"
-                sum_1_0 = dot_at(pairs + 33, x, sum_1_0);
-#line 516 "templates/host/dots.h"
-                sum_2_0 = dot_at(pairs + 65, x, sum_2_0);
-#line 513 "templates/host/dots.h"
-                x = ((vp)word_0_0 >> 4 & 3);
-#line 516 "templates/host/dots.h"
-                sum_0_0 = dot_at(pairs + 2, x, sum_0_0);
-#line 516 "templates/host/dots.h"
-                sum_1_0 = dot_at(pairs + 34, x, sum_1_0);
-#line 516 "templates/host/dots.h"
-                sum_2_0 = dot_at(pairs + 66, x, sum_2_0);
-#line 513 "templates/host/dots.h"
-                x = ((vp)word_0_0 >> 6 & 3);
-#line 516 "templates/host/dots.h"
-                sum_0_0 = dot_at(pairs + 3, x, sum_0_0);
-#line 516 "templates/host/dots.h"
-                sum_1_0 = dot_at(pairs + 35, x, sum_1_0);
-#line 516 "templates/host/dots.h"
-                sum_2_0 = dot_at(pairs + 67, x, sum_2_0);
-#line 513 "templates/host/dots.h"
-                x = ((vp)word_0_0 >> 8 & 3);
-#line 516 "templates/host/dots.h"
-                sum_0_0 = dot_at(pairs + 4, x, sum_0_0);
-#line 516 "templates/host/dots.h"
-                sum_1_0 = dot_at(pairs + 36, x, sum_1_0);
-#line 516 "templates/host/dots.h"
-                sum_2_0 = dot_at(pairs + 68, x, sum_2_0);
-#line 513 "templates/host/dots.h"
-                x = ((vp)word_0_0 >> 10 & 3);
-#line 516 "templates/host/dots.h"
-                sum_0_0 = dot_at(pairs + 5, x, sum_0_0);
-#line 516 "templates/host/dots.h"
-                sum_1_0 = dot_at(pairs + 37, x, sum_1_0);
-#line 516 "templates/host/dots.h"
-                sum_2_0 = dot_at(pairs + 69, x, sum_2_0);
-#line 513 "templates/host/dots.h"
-                x = ((vp)word_0_0 >> 12 & 3);
-#line 516 "templates/host/dots.h"
-                sum_0_0 = dot_at(pairs + 6, x, sum_0_0);
-#line 516 "templates/host/dots.h"
-                sum_1_0 = dot_at(pairs + 38, x, sum_1_0);
-#line 516 "templates/host/dots.h"
-                sum_2_0 = dot_at(pairs + 70, x, sum_2_0);
-#line 513 "templates/host/dots.h"
-                x = (vp)word_0_0 >> 14;
-#line 516 "templates/host/dots.h"
-                sum_0_0 = dot_at(pairs + 7, x, sum_0_0);
-#line 516 "templates/host/dots.h"
-                sum_1_0 = dot_at(pairs + 39, x, sum_1_0);
-#line 516 "templates/host/dots.h"
-                sum_2_0 = dot_at(pairs + 71, x, sum_2_0);
-#line 519 "templates/host/dots.h"
+#line 161 "templates/host/value_dots.h"
+            for (int at = from; at < end;) {
+                const int begin = at / part * part, stop = begin + part < end ? begin + part : end;
+                const unsigned char* page = strip->pages[at / part];
+                for (; at < stop; ++at) {
+                    const int word16 = strip->skip / 16 + at - begin;
+                    const unsigned char* cell = v_cell(page, lane16, word16);
+                    const int32_t* pairs = w->pairs[0] + at * 8;
+                    __asm__("" : "+r"(pairs));           // addresses stay offsets from it
+#line 170 "templates/host/value_dots.h"
+                    const vu word_0_0 = load_u32(cell + 0 + lane * 4);
+#line 172 "templates/host/value_dots.h"
+                    vp x;
+#line 174 "templates/host/value_dots.h"
+                    x = ((vp)word_0_0 & 3);
+#line 177 "templates/host/value_dots.h"
+                    sum_0_0 = dot_at(pairs + 0, x, sum_0_0);
+#line 177 "templates/host/value_dots.h"
+                    sum_1_0 = dot_at(pairs + 128, x, sum_1_0);
+#line 177 "templates/host/value_dots.h"
+                    sum_2_0 = dot_at(pairs + 256, x, sum_2_0);
+#line 174 "templates/host/value_dots.h"
+                    x = ((vp)word_0_0 >> 2 & 3);
+#line 177 "templates/host/value_dots.h"
+                    sum_0_0 = dot_at(pairs + 1, x, sum_0_0);
+#line 177 "templates/host/value_dots.h"
+                    sum_1_0 = dot_at(pairs + 129, x, sum_1_0);
+#line 177 "templates/host/value_dots.h"
+                    sum_2_0 = dot_at(pairs + 257, x, sum_2_0);
+#line 174 "templates/host/value_dots.h"
+                    x = ((vp)word_0_0 >> 4 & 3);
+#line 177 "templates/host/value_dots.h"
+                    sum_0_0 = dot_at(pairs + 2, x, sum_0_0);
+#line 177 "templates/host/value_dots.h"
+                    sum_1_0 = dot_at(pairs + 130, x, sum_1_0);
+#line 177 "templates/host/value_dots.h"
+                    sum_2_0 = dot_at(pairs + 258, x, sum_2_0);
+#line 174 "templates/host/value_dots.h"
+                    x = ((vp)word_0_0 >> 6 & 3);
+#line 177 "templates/host/value_dots.h"
+                    sum_0_0 = dot_at(pairs + 3, x, sum_0_0);
+#line 177 "templates/host/value_dots.h"
+                    sum_1_0 = dot_at(pairs + 131, x, sum_1_0);
+#line 177 "templates/host/value_dots.h"
+                    sum_2_0 = dot_at(pairs + 259, x, sum_2_0);
+#line 174 "templates/host/value_dots.h"
+                    x = ((vp)word_0_0 >> 8 & 3);
+#line 177 "templates/host/value_dots.h"
+                    sum_0_0 = dot_at(pairs + 4, x, sum_0_0);
+#line 177 "templates/host/value_dots.h"
+                    sum_1_0 = dot_at(pairs + 132, x, sum_1_0);
+#line 177 "templates/host/value_dots.h"
+                    sum_2_0 = dot_at(pairs + 260, x, sum_2_0);
+#line 174 "templates/host/value_dots.h"
+                    x = ((vp)word_0_0 >> 10 & 3);
+#line 177 "templates/host/value_dots.h"
+                    sum_0_0 = dot_at(pairs + 5, x, sum_0_0);
+#line 177 "templates/host/value_dots.h"
+                    sum_1_0 = dot_at(pairs + 133, x, sum_1_0);
+#line 177 "templates/host/value_dots.h"
+                    sum_2_0 = dot_at(pairs + 261, x, sum_2_0);
+#line 174 "templates/host/value_dots.h"
+                    x = ((vp)word_0_0 >> 12 & 3);
+#line 177 "templates/host/value_dots.h"
+                    sum_0_0 = dot_at(pairs + 6, x, sum_0_0);
+#line 177 "templates/host/value_dots.h"
+                    sum_1_0 = dot_at(pairs + 134, x, sum_1_0);
+#line 177 "templates/host/value_dots.h"
+                    sum_2_0 = dot_at(pairs + 262, x, sum_2_0);
+#line 174 "templates/host/value_dots.h"
+                    x = (vp)word_0_0 >> 14;
+#line 177 "templates/host/value_dots.h"
+                    sum_0_0 = dot_at(pairs + 7, x, sum_0_0);
+#line 177 "templates/host/value_dots.h"
+                    sum_1_0 = dot_at(pairs + 135, x, sum_1_0);
+#line 177 "templates/host/value_dots.h"
+                    sum_2_0 = dot_at(pairs + 263, x, sum_2_0);
+#line 180 "templates/host/value_dots.h"
+                }
             }
-#line 521 "templates/host/dots.h"
-            total_0 = mul_add(__builtin_convertvector(sum_0_0, vf),
-                                repeat(w->unit[0]), total_0);
-            store(sums + 0 * stride + lane, total_0);
-#line 521 "templates/host/dots.h"
-            total_1 = mul_add(__builtin_convertvector(sum_1_0, vf),
-                                repeat(w->unit[1]), total_1);
-            store(sums + 1 * stride + lane, total_1);
-#line 521 "templates/host/dots.h"
-            total_2 = mul_add(__builtin_convertvector(sum_2_0, vf),
-                                repeat(w->unit[2]), total_2);
-            store(sums + 2 * stride + lane, total_2);
-#line 525 "templates/host/dots.h"
+#line 183 "templates/host/value_dots.h"
+            {
+                float* to = sums + 0 * stride + lane;
+                const vf whole = __builtin_convertvector(sum_0_0, vf);
+                store(to, load(to) + mul_add(whole, repeat(w->unit[0]), repeat(w->rest[0])));
+            }
+#line 183 "templates/host/value_dots.h"
+            {
+                float* to = sums + 1 * stride + lane;
+                const vf whole = __builtin_convertvector(sum_1_0, vf);
+                store(to, load(to) + mul_add(whole, repeat(w->unit[1]), repeat(w->rest[1])));
+            }
+#line 183 "templates/host/value_dots.h"
+            {
+                float* to = sums + 2 * stride + lane;
+                const vf whole = __builtin_convertvector(sum_2_0, vf);
+                store(to, load(to) + mul_add(whole, repeat(w->unit[2]), repeat(w->rest[2])));
+            }
+#line 189 "templates/host/value_dots.h"
         }
-#line 527 "templates/host/dots.h"
+#line 191 "templates/host/value_dots.h"
     }
 }
+
 
 #line 27 "templates/host/program.c"
 #line 1 "templates/host/transform_rows.c"
@@ -3030,133 +3068,160 @@ static void attend_windows(const kvl__attend_args* a)
 #line 1 "templates/host/attend_pages.c"
 // attend_pages.c -- attention of num_heads queries over rows of pages, on the codes.
 //
-// A strip of a page at a time: its keys are scored tile by tile, the scores become weights, and its
-// values are added.  Each cell is read and unpacked once for all heads; o is in the value codec's
-// basis.  While a tile is worked on, the same part of the next page comes into the caches.
+// A strip of some pages, or of a part of one, at a time: its keys are scored tile by tile, the
+// scores become weights, and its values are added.  Each cell is read and unpacked once for all
+// heads; o is in the value codec's basis.  While keys are worked on, the strip's values come into
+// the caches; meanwhile values are, the next strip's keys.
 
-#line 8 "templates/host/attend_pages.c"
+#line 9 "templates/host/attend_pages.c"
 // One thread's memory of a call.
 typedef struct workspace {
     LINE float scores[num_heads][strip_words];
-#line 12 "templates/host/attend_pages.c"
+#line 13 "templates/host/attend_pages.c"
     k_dots k;
-#line 12 "templates/host/attend_pages.c"
+#line 13 "templates/host/attend_pages.c"
     v_dots v;
-#line 14 "templates/host/attend_pages.c"
+#line 15 "templates/host/attend_pages.c"
 } workspace;
 
-// Part `i` of `parts` of `bytes` bytes of the next page.  For codes alone: rows of 16 bits come as
-// one long stream, which the processor fetches by itself, and asking for it costs a fifth of the
-// time.
-INLINE void fetch_part(const unsigned char* next, int64_t bytes, int i, int parts)
+// Rows [first, end) of a strip, counted from its first row, which is row `skip` of its first page.
+typedef struct strip {
+    const kvl__attend_args*     a;
+    const unsigned char* const* pages;       // [num_pages]
+    int                         num_pages, skip, first, end;
+    const unsigned char* const* next;        // the strip after it, [num_next]
+    int                         num_next;
+} strip;
+
+#line 28 "templates/host/attend_pages.c"
+// Part `i` of `parts` of `bytes` bytes.  For codes alone: rows of 16 bits come as one long stream,
+// which the processor fetches by itself, and asking for it costs a fifth of the time.
+INLINE void fetch_part(const unsigned char* at, int bytes, int i, int parts)
 {
-    const int64_t end = bytes * (i + 1) / parts;
-    for (int64_t at = bytes * i / parts; at < end; at += 64) __builtin_prefetch(next + at);
+    const int lines = (bytes + 64 * parts - 1) / (64 * parts);
+    at += i * 64 * lines;
+    for (int n = 0; n < lines; ++n) __builtin_prefetch(at + 64 * n);
 }
 
-#line 34 "templates/host/attend_pages.c"
+#line 49 "templates/host/attend_pages.c"
 // What the 16-bit queries left joins a tile's scores.
 static NOINLINE void add_fine(const float* q, const unsigned char* keys, int tile, workspace* w,
                               float* scores)
 {
     LINE float fine[num_heads][16];
-#line 42 "templates/host/attend_pages.c"
+#line 58 "templates/host/attend_pages.c"
     (void)q;
-#line 44 "templates/host/attend_pages.c"
-    k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, &w->k.fine, fine[0], 16);
+    k_dot_cells(keys, tile, tile + 1, &w->k.fine, fine[0], 16);
+#line 61 "templates/host/attend_pages.c"
     for (int head = 0; head < num_heads; ++head)
         for (int i = 0; i < 16; ++i) scores[head * strip_words + i] += fine[head][i];
 }
 
-#line 51 "templates/host/attend_pages.c"
-// Scores of the tiles of rows [first, end) of a page's keys; the strip begins at row `base`.
-static void score_tiles(const float* q, const unsigned char* keys, const unsigned char* next,
-                        int base, int first, int end, workspace* w)
-{
-    for (int tile = first / 16; tile * 16 < end; ++tile) {
-        float* scores = &w->scores[0][tile * 16 - base];
-#line 58 "templates/host/attend_pages.c"
-        fetch_part(next, k_page_bytes, tile, page_size / 16);
-#line 64 "templates/host/attend_pages.c"
-        if (tile == first / 16 || k_fold_is_due(tile)) k_fold_dots(keys, tile, &w->k);
 #line 68 "templates/host/attend_pages.c"
-        k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, &w->k.main, scores, strip_words);
-        if (w->k.needs_fine) add_fine(q, keys, tile, w, scores);
-#line 93 "templates/host/attend_pages.c"
+// Scores of the tiles of rows [first, end) of a page's keys, those of row 0 at `scores`.
+static void score_tiles(const float* q, const unsigned char* keys, int first, int end, workspace* w,
+                        float* scores)
+{
+    const int end_tile = (end + 15) / 16;
+    for (int tile = first / 16, stop; tile < end_tile; tile = stop) {
+        stop = tile / 2 * 2 + 2;
+        if (stop > end_tile) stop = end_tile;
+        k_fold_dots(keys, tile, &w->k);
+        k_dot_cells(keys, tile, stop, &w->k.main, scores + tile * 16, strip_words);
+        for (int i = tile; w->k.needs_fine && i < stop; ++i)
+            add_fine(q, keys, i, w, scores + i * 16);
     }
 }
-#line 96 "templates/host/attend_pages.c"
+#line 124 "templates/host/attend_pages.c"
 
-#line 98 "templates/host/attend_pages.c"
-// Values of rows [first, end) join o, times the weights of a strip that begins at row `base`.  Rows
-// that are not visible have weight zero, and codes are numbers whatever their memory holds.
-static void add_values(const unsigned char* values, const unsigned char* next, int base, int first,
-                       int end, workspace* w, float* o)
+// The rows of page i of a strip: [*first, *end), counted from the page's first row.
+INLINE void rows_of(const strip* s, int i, int* first, int* end)
 {
-#line 104 "templates/host/attend_pages.c"
+    const int before = i * part_rows;
+    *first = (s->first > before ? s->first - before : 0) + s->skip;
+    *end = (s->end - before < part_rows ? s->end - before : part_rows) + s->skip;
+}
+
+static void score_strip(const strip* s, workspace* w)
+{
+    for (int i = 0, first, end; i < s->num_pages; ++i) {
+        rows_of(s, i, &first, &end);
+        if (first >= end) continue;
+#line 139 "templates/host/attend_pages.c"
+        for (int part = first / 16; part * 16 < end; ++part)
+            fetch_part(s->pages[i] + s->a->v_offset, v_page_bytes, part, page_size / 16);
+#line 145 "templates/host/attend_pages.c"
+        score_tiles(s->a->q, s->pages[i] + s->a->k_offset, first, end, w,
+                    &w->scores[0][i * part_rows] - s->skip);
+#line 153 "templates/host/attend_pages.c"
+    }
+}
+
+#line 157 "templates/host/attend_pages.c"
+// Values join o, times the weights of the strip.
+static void add_values(const strip* s, workspace* w, float* o)
+{
+    v_strip values;
+    enum { room = sizeof values.pages / sizeof values.pages[0] };
+    values.skip = s->skip;
+    for (int i = 0; i < room; ++i)
+        values.pages[i] = s->pages[i < s->num_pages ? i : 0] + s->a->v_offset;
     v_set_plain(w->scores[0], &w->v);
-#line 108 "templates/host/attend_pages.c"
     for (int at = 0; at < head_dim_v / 16; ++at) {
-#line 110 "templates/host/attend_pages.c"
-        fetch_part(next, v_page_bytes, at, head_dim_v / 16);
-#line 115 "templates/host/attend_pages.c"
-        if (at == 0 || v_fold_is_due(at))
-            v_fold_dots(values, at, base, first - base, end - base, w->scores[0], &w->v);
-#line 118 "templates/host/attend_pages.c"
-        v_dot_cells(values, at, first / 16, (end + 15) / 16, base / 16, &w->v.main, o + at * 16,
+#line 168 "templates/host/attend_pages.c"
+        for (int i = 0; i < s->num_next; ++i)
+            fetch_part(s->next[i] + s->a->k_offset, k_page_bytes, at, head_dim_v / 16);
+#line 171 "templates/host/attend_pages.c"
+        if (v_fold_is_due(at)) v_fold_dots(&values, at, s->first, s->end, w->scores[0], &w->v);
+        v_dot_cells(&values, at, s->first / 16, (s->end + 15) / 16, &w->v.main, o + at * 16,
                     head_dim_v);
     }
 }
-#line 178 "templates/host/attend_pages.c"
+#line 260 "templates/host/attend_pages.c"
 
-// Rows [first, end) of one page, inside the strip that begins at row `base`.  position: of the
-// page's first row, counted from the query's.
-static void attend_strip(const kvl__attend_args* a, const unsigned char* page,
-                         const unsigned char* next, int64_t position, int base, int first, int end,
-                         softmax* state, workspace* w)
+static void attend_strip(const strip* s, softmax* state, workspace* w)
 {
-#line 188 "templates/host/attend_pages.c"
-    score_tiles(a->q, page + a->k_offset, next + a->k_offset, base, first, end, w);
-#line 193 "templates/host/attend_pages.c"
+    const kvl__attend_args* a = s->a;
+    const int64_t page = s->pages - a->pages, position = a->position + page * page_size + s->skip;
+    score_strip(s, w);
     for (int head = 0; head < num_heads; ++head) {
-#line 198 "templates/host/attend_pages.c"
-        const float shrink = softmax_add(state, a, head, w->scores[head], strip_words,
-                                         first - base, end - base, position + base);
-#line 201 "templates/host/attend_pages.c"
-        if (shrink < 1.0f) v_shrink_rest(&w->v, head, shrink);
-#line 205 "templates/host/attend_pages.c"
+#line 271 "templates/host/attend_pages.c"
+        softmax_add(state, a, head, w->scores[head], strip_words, s->first, s->end, position);
     }
-    add_values(page + a->v_offset, next + a->v_offset, base, first, end, w, a->o);
-#line 210 "templates/host/attend_pages.c"
+    add_values(s, w, a->o);
+#line 281 "templates/host/attend_pages.c"
+}
+
+// The pages of a strip that begins at a row, up to end_row.
+INLINE int count_pages(int64_t row, int64_t end_row)
+{
+    const int64_t end = row + strip_rows < end_row ? row + strip_rows : end_row;
+    return end > row ? (int)((end - 1) / page_size - row / page_size + 1) : 0;
 }
 
 static void attend_pages(const kvl__attend_args* a)
 {
     workspace* w = (workspace*)(((uintptr_t)a->scratch + 63) & ~(uintptr_t)63);
-    const int64_t num_pages = (a->end_row + page_size - 1) / page_size;
     softmax state;
     softmax_start(&state, a->o);
-#line 219 "templates/host/attend_pages.c"
+#line 296 "templates/host/attend_pages.c"
     k_start_dots(a->q, &w->k);
-#line 224 "templates/host/attend_pages.c"
-    int num_strips = 0;
-    v_start_dots(&w->v);
-#line 227 "templates/host/attend_pages.c"
-    for (int64_t row = a->first_row; row < a->end_row;) {
-        const int64_t at = row / page_size, left = a->end_row - at * page_size;
-        const int64_t after = at + 1 < num_pages ? at + 1 : at;
-        const int first = (int)(row - at * page_size), base = first / strip_rows * strip_rows;
-        const int end = left < base + strip_rows ? (int)left : base + strip_rows;
-        attend_strip(a, a->pages[at], a->pages[after], a->position + at * page_size, base, first,
-                     end, &state, w);
-#line 235 "templates/host/attend_pages.c"
-        if (++num_strips % 16 == 0) v_add_rest(&w->v, a->o);
-#line 237 "templates/host/attend_pages.c"
-        row = at * page_size + end;
+#line 300 "templates/host/attend_pages.c"
+    int64_t row = a->first_row / strip_rows * strip_rows, after;
+    for (; row < a->end_row; row = after) {
+        const int64_t left = a->end_row - row;
+        strip s;
+        after = row + strip_rows;
+        s.a = a;
+        s.pages = a->pages + row / page_size;
+        s.num_pages = count_pages(row, a->end_row);
+        s.skip = (int)(row % page_size);
+        s.first = row < a->first_row ? (int)(a->first_row - row) : 0;
+        s.end = left < strip_rows ? (int)left : strip_rows;
+        s.next = a->pages + after / page_size;
+        s.num_next = count_pages(after, a->end_row);
+        attend_strip(&s, &state, w);
     }
-#line 240 "templates/host/attend_pages.c"
-    v_add_rest(&w->v, a->o);
-#line 242 "templates/host/attend_pages.c"
     softmax_finish(&state, a->o, a->lse);
 }
 
