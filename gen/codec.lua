@@ -422,6 +422,9 @@ local function add_codes(d, planes)
         d.stored[i + 1] = code_expr(planes, i)
         d.code[i + 1] = path and path.code(i) or d.stored[i + 1]
     end
+    local meta = d.parts.meta
+    d.raised = choose_raised(d.has_zero, meta, d.level_bits)
+    d.zero_step = meta and meta.steps and 2.0 ^ d.level_bits / meta.steps or 0.0
     d.odd_shift, d.high_pair = path and 0 or odd_shift(planes, d.bits, d.head_dim), {}
     for k = 0, 7 do
         d.pair[k + 1] = path and path.pair(k) or pair_expr(planes, k, 0)
@@ -539,8 +542,6 @@ function codec.derive(side, config, parts, isa)
         clips_row = parts.fit and parts.fit.clips_rows and clip_rank(c) or false,
         has_zero = parts.levels.stores_zero and not meta.constant or false,
         base = parts.meta and parts.meta.base or false,
-        raised = choose_raised(parts.levels.stores_zero and not meta.constant, meta, level_bits),
-        zero_step = meta.steps and 2.0 ^ level_bits / meta.steps or 0.0,
         feedback = parts.round and parts.round.feedback or false,
         sweeps = parts.round.sweeps or c.round_number or 0,
         searches = parts.fit and parts.fit.searches or false,
