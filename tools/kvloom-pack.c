@@ -40,7 +40,7 @@ static const char usage[] =
     "  --list FILE        more of them, one a line; # begins a comment\n"
     "  --name NAME        of the table in the header (kernel_pack)\n"
     "  --target NAME      host or cuda (host)\n"
-    "  --arch LIST        host: avx512,avx512bw,avx2,portable, or neon,portable\n"
+    "  --arch LIST        host: avx512,avx2,portable, or neon,portable (those of this machine)\n"
     "                     cuda: sm_XX for a device, compute_XX for PTX, which later devices take\n"
     "                     (sm_75,sm_80,sm_86,sm_89,sm_90,sm_100,sm_120,compute_75)\n"
     "  --exact            host: kernels of contexts with `exact`\n"
@@ -503,7 +503,7 @@ static int check_options(options* o)
     if (o->num_archs == 0 && o->target == KVL_TARGET_CUDA)
         add_archs(o, "sm_75,sm_80,sm_86,sm_89,sm_90,sm_100,sm_120,compute_75");
 #if defined(__x86_64__)
-    else if (o->num_archs == 0) add_archs(o, "avx512,avx512bw,avx2,portable");
+    else if (o->num_archs == 0) add_archs(o, "avx512,avx2,portable");
 #elif defined(__aarch64__)
     else if (o->num_archs == 0) add_archs(o, "neon,portable");
 #else
