@@ -12,7 +12,8 @@
 --     value_dim    of target cuda, with num_stored 1: the channels of that part
 --     page_size    tokens of a page
 --     rows         f16 or bf16: the type of rows outside pages
---     math         int8: integer dot products where the shape allows (the default); f32: floats
+--     math         int8: integer dot products or tensor cores where the shape allows (the
+--                  default); f32: floats
 --     k, v         bits, head_dim, group_size, a word for each stage, and <stage>_number
 
 local codec    = require "codec"
@@ -22,6 +23,7 @@ local plan     = require "plan"
 local refuse   = require "refuse"
 local stages   = require "stages"
 local template = require "template"
+local tensor   = require "tensor"
 
 local folders = { host = "templates/host/", cuda = "templates/cuda/" }
 local embedded = {                                    -- includes from outside the folder
@@ -115,8 +117,9 @@ return function(config, text_of)
         plan = plan.attend(config, isa, sides[1].copies), kernel = kernel or "none",
         ipairs = ipairs, f32 = template.f32, repeated = repeated, butterfly = butterfly,
         dense_rows = 8, even_numbers = even_numbers(2 * isa.lanes), sqrt = math.sqrt,
-        counted = counted, table_concat = table.concat,
+        counted = counted, table_concat = table.concat, f16 = tensor.f16,
     }
+    env.plan.tensor = tensor.plan(config, sides)
 
     -- What is included is rendered once, and once for each side between use_side(side) and
     -- use_side(nil): `codec` is then the side's codec, s "name" its own form of a name.

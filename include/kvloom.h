@@ -409,7 +409,7 @@ typedef struct kvl_context_desc {
     int           num_packs;
     const char*   nvrtc;             // NVRTC's file or folder; NULL: KVLOOM_NVRTC, else see CUDA
     int           exact;             // 1: attention in float32 throughout; 0: integer dot products
-                                     // where kernels have them, within 1e-3 of float32
+                                     // or tensor cores where kernels have them, within 1e-3 of it
     kvl_allocator allocator;         // zero: malloc and free
     kvl_device_allocator device_allocator;   // zero: the driver's own
     kvl_log       log;               // zero: silent

@@ -8,27 +8,35 @@
 #include "visible.cuh"
 #include "softmax.cuh"
 #include "windows.cuh"
+//% if plan.tensor then
+#include "tensor_pages.cuh"
+//% else
 #include "float_pages.cuh"
+//% end
 
 KERNEL attend_splits(const __grid_constant__ kvl__device_attend a)
 {
-    __shared__ workspace w;
+    //% if plan.tensor then
+    enum { bytes = (int)sizeof(workspace) > tensor_bytes ? (int)sizeof(workspace) : tensor_bytes };
+    __shared__ alignas(16) unsigned char room[bytes];
+    workspace* w = (workspace*)room;
+    //% else
+    __shared__ workspace room;
+    workspace* w = &room;
+    //% end
     const int part = blockIdx.x, head = blockIdx.y, query = blockIdx.z;
     const kvl__device_seq* s = (const kvl__device_seq*)a.queries[query].seq;
     const visible v = see(a, query);
-    const bool is_window = part == a.parts - 1;
-    outputs o;
-    if (!is_window && part >= v.num_splits) return;        // merge_splits does not read it
-    start_outputs(&o);
-    const int copy = is_window ? 0 : $(sides[1].turns and 1 or 0);
-    const float* q = load_queries(a, query, head, copy, &w);
-    if (is_window) {
-        attend_windows(a, windows_of(s, a.windows, head), v, q, &w, &o);
-    } else {
+    if (part == a.parts - 1) {
+        outputs o;
+        start_outputs(&o);
+        const float* q = load_queries(a, query, head, 0, w);
+        attend_windows(a, windows_of(s, a.windows, head), v, q, w, &o);
+        store_part(a, query, head, part, w, o);
+    } else if (part < v.num_splits) {                      // others merge_splits does not read
         const int first = (v.first_page + part * v.pages_per_split) * page_size;
-        attend_pages(a, s, head, most_of(v.page_begin, first),
-                     least_of(v.page_end, first + v.pages_per_split * page_size), v.position, q,
-                     &w, &o);
+        attend_split(a, s, query, head, part, most_of(v.page_begin, first),
+                     least_of(v.page_end, first + v.pages_per_split * page_size), v.position,
+                     $(plan.tensor and "room" or "w"));
     }
-    store_part(a, query, head, part, &w, o);
 }

@@ -1,0 +1,119 @@
+-- tensor.lua -- attention over pages by tensor cores: what it serves, and its kernel's numbers.
+--
+-- mma.sync m16n8k16 with codes as its first factor: 16 keys by 16 channels, and 16 channels of
+-- values by 16 tokens; query heads are the 8 columns.  Codes stay in the bits where the page has
+-- them: a code at bit b of a half is the f16 number code 2^(b - 24), below the least normal one.
+-- What a page has in a lane's words and what a fragment wants of a lane agree, since the order of
+-- channels in a sum, of tokens in another and of the outputs is free (docs/cuda.md draws it).
+--
+-- A warp works on 32 tokens at a time.  Of the lane 4 g + t, with g = 4 a + 2 b + e:
+--     keys     rows g and g + 8 of fragment i = 0, 1 are the tokens 16 a + 8 b + 2 j + e of the
+--              32, j = 2 i + (h XOR a), h = 0 for row g and 1 for row g + 8; columns are the pairs
+--              m and m + 4, m = 0 .. 3, of the 16 channels 64 y + 16 t ...
+--     values   with t = 2 a + b: columns are the pairs j of tokens 16 a + 8 b + 2 j + (0, 1);
+--              rows are the channels 32 x + 4 g + (0, 1), then (2, 3)
+-- h XOR a instead of h spreads the lanes of a load over all banks.
+
+local tensor = {}
+
+local rows = 32                                     -- tokens of a step
+local warps = 4
+local shared_bytes = 48 * 1024                      -- what a CTA has on every device
+
+local function is_power(n) return n > 0 and n & (n - 1) == 0 end
+
+-- Whether x > 0 has 11 significant bits, as an f16 has.
+local function is_f16(x)
+    while x % 1 ~= 0 do x = 2 * x end
+    while x > 2047 and x % 2 == 0 do x = x / 2 end
+    return x < 2048
+end
+
+-- The bits of x as f16, whose value it is, with an exponent that normal numbers have.
+function tensor.f16(x)
+    local sign, exponent = x < 0 and 0x8000 or 0, 15
+    if x < 0 then x = -x end
+    if x == 0 then return sign end
+    while x >= 2 do x, exponent = x / 2, exponent + 1 end
+    while x < 1 do x, exponent = x * 2, exponent - 1 end
+    return sign | exponent << 10 | (x - 1) * 1024 | 0
+end
+
+-- How codes lie in the words of a lane: of pair j of a half of the pairs its word, the shift that
+-- brings it to the low bits of the halves, and the bit that it is at then.
+local function planes_of(bits)
+    local p = { words = bits // 2, at = {} }
+    for j = 0, 3 do p.at[j] = bits * j % 8 end
+    return p
+end
+
+-- Whether the parts of a side are those of a kernel by tensor cores.
+local function serves_side(d, axis)
+    local meta = d.parts.meta
+    return d.raw == "none" and not d.path and (d.bits == 2 or d.bits == 4) and d.axis == axis
+        and d.head_dim % 64 == 0 and d.group_size % rows == 0
+        and not d.by_position and not d.restored and not d.parts.extra
+        and not d.calibrated_book
+        and not d.book and meta and meta.scale_bytes == 1 and meta.zero_steps
+        and (axis == "per_token" or is_power(d.group_size))
+end
+
+-- The numbers of one side.  zero: in units of the scale, its code z is step z - half.
+local function derive_side(d)
+    local meta = d.parts.meta
+    local p = planes_of(d.bits)
+    local side = {
+        bits = d.bits, words = p.words, at = p.at, cells = d.head_dim // 16,
+        codes_bytes = rows * d.head_dim * d.bits // 8,
+        scale_type = meta.scale_type, zero_type = d.has_zero and meta.zero_type or "none",
+        packed = meta.packed or false,
+        mask = ("0x%08xu"):format(((1 << d.bits) - 1) * 0x10001),
+    }
+    -- What is taken from each code: code_max / 2, or 2^(bits - 1) where levels are centered.
+    local half = d.parts.levels.is_centered and 1 << d.bits - 1 or d.code_max / 2
+    if d.has_zero then
+        local bias = meta.zero_type == "i8" and 1024 + 128 or 1024 + 8
+        side.step = (1 << d.bits) / meta.zero_steps
+        side.two_steps = not is_f16(bias * side.step + half)
+        side.bias, side.half = bias, half
+    else
+        side.step, side.two_steps, side.bias, side.half = 0, false, 0, half
+    end
+    return side
+end
+
+-- Returns what the kernel is made of, or false where the plain one serves.
+function tensor.plan(config, sides)
+    local k, v = sides[1], sides[2]
+    if config.target ~= "cuda" or config.math == "f32" or config.num_stored == 1
+       or config.page_size % rows ~= 0 or not serves_side(k, "per_channel")
+       or not serves_side(v, "per_token") then return false end
+    local t = { k = derive_side(k), v = derive_side(v), rows = rows }
+    t.columns = (config.num_heads + 7) // 8         -- fragments of query heads
+    t.group_shift = 0                                -- log2 of the tokens of a group of keys
+    while k.group_size >> t.group_shift > 1 do t.group_shift = t.group_shift + 1 end
+    t.spans, t.outs = k.head_dim // 64, v.head_dim // 32
+    t.value_groups = v.head_dim // v.group_size
+    -- Metadata of a step, in pieces of 16 bytes: scales and zeros of keys, then of values.
+    local k_pieces, v_pieces = k.head_dim // 16, t.value_groups * 2
+    t.pieces = { k_pieces, k.zero_bytes * k_pieces, v_pieces, v.zero_bytes * v_pieces }
+    t.meta_pieces = t.pieces[1] + t.pieces[2] + t.pieces[3] + t.pieces[4]
+    t.stage_bytes = t.k.codes_bytes + t.v.codes_bytes + 16 * t.meta_pieces
+    -- As f16: scales and zeros of a group of keys, and of the tokens of a step.
+    t.k_numbers, t.v_numbers = k.head_dim, t.value_groups * rows
+    t.numbers_bytes = 4 * t.k_numbers + 2 * t.v_numbers + (t.value_groups + 1) // 2 * 128
+    -- Fragments of the queries: in registers, or in shared memory where there are many.
+    t.keeps_queries = k.copies == 1 and t.spans * t.columns <= 2
+    t.query_bytes = t.keeps_queries and 0 or k.copies * t.columns * 2 * t.spans * 1024
+    t.stages = 4
+    local function room() return warps * (t.stages * t.stage_bytes + t.numbers_bytes)
+                                 + t.query_bytes end
+    while t.stages > 2 and room() > shared_bytes do t.stages = t.stages - 1 end
+    t.exact_scales = t.k.scale_type ~= "log4"        -- of four significant bits
+    t.room = room()
+    local merge = warps * 8 * t.columns * (v.head_dim + 6) * 4
+    if t.room < merge then t.room = merge end
+    return t.room <= shared_bytes and t
+end
+
+return tensor

@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""count_tensor.py -- instructions a value of attention by tensor cores, from the disassembly.
+
+    count_tensor.py [--compare tests/golden/tensor.txt] [-o FILE] --cache build/bin/kvloom-cache
+
+For each configuration kvloom-cache makes the sm_90 cubin (no device is needed), nvdisasm takes it
+apart, and the loop over steps is the shortest way from its last product by tensor cores through a
+copy into shared memory back to that product: what a step in the middle of a split issues, with
+instructions whose predicate is false.  A step is 32 tokens, so a lane has head_dim_k + head_dim_v
+values of it.  Status 1 if a count is above the table's, 77 without NVRTC or nvdisasm (in PATH, in
+KVLOOM_NVDISASM, or from `pip install nvidia-cuda-nvdisasm`).
+"""
+import collections
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+CONFIGS = [('kivi:k2,v2,g32', 1, 128), ('kivi:k2,v2,g32', 4, 128), ('kivi:k2,v2,g32', 8, 128),
+           ('kivi:k2,v2,g32', 16, 128), ('kivi:k2,v2,g64', 8, 128), ('kivi:k2,v2,g32', 8, 64),
+           ('kivi:k4,v4,g32', 8, 128), ('loom', 4, 128), ('flagrot-kivi:k2,v2,g32', 4, 128)]
+SLACK = 0.03                                         # of another build of the compiler
+REGISTERS, SHARED = 65536, 228 * 1024                # of a multiprocessor of sm_90
+
+
+def find_nvdisasm():
+    found = os.environ.get('KVLOOM_NVDISASM') or shutil.which('nvdisasm')
+    for path in sys.path:
+        for name in glob.glob(path + '/nvidia/**/bin/nvdisasm', recursive=True):
+            found = found or name
+    return found
+
+
+def make_cubin(cache, folder, config):
+    spec, heads, dim = config
+    run = subprocess.run([cache, '--dir', folder, '--target', 'cuda', '--arch', 'sm_90',
+                          '--q-heads', str(heads), '--kv-heads', '1', '--head-dim', str(dim),
+                          'warm', spec], capture_output=True, text=True)
+    names = glob.glob(folder + '/*/attend_splits-*.cubin')
+    if 'NVRTC' in run.stderr and not names:
+        print('no NVRTC')
+        sys.exit(77)
+    if len(names) != 1:
+        sys.exit('%s: %s%s' % (spec, run.stdout, run.stderr))
+    return names[0]
+
+
+def payload(path):
+    """The ELF file within an entry of the cache."""
+    with open(path, 'rb') as f:
+        data = f.read()
+    return data[data.index(b'\x7fELF'):]
+
+
+def disassemble(nvdisasm, binary):
+    with tempfile.NamedTemporaryFile(suffix='.cubin') as f:
+        f.write(binary)
+        f.flush()
+        text = subprocess.run([nvdisasm, '-c', f.name], capture_output=True, text=True,
+                              check=True).stdout
+    code, labels = [], {}
+    for line in text.splitlines():
+        label = re.match(r'^(\.L_\w+):', line.strip())
+        if label:
+            labels[label.group(1)] = len(code)
+        found = re.search(r'/\*[0-9a-f]{4,}\*/\s+(.*?);', line)
+        if found:
+            code.append(found.group(1).strip())
+    return code, labels
+
+
+def successors(code, labels, at):
+    text = code[at]
+    name = re.sub(r'^@!?U?P\w+\s+', '', text)
+    if name.startswith(('EXIT', 'RET')):
+        return [at + 1] if text[0] == '@' else []
+    if not name.startswith('BRA') or name.startswith('BRA.DIV'):
+        return [at + 1]
+    target = re.search(r'`\((\.L_\w+)\)', text)
+    to = [labels[target.group(1)]] if target else []
+    if text[0] == '@' or re.search(r'BRA(\.\w+)*\s+!?U?P\d', name):
+        to.append(at + 1)
+    return to
+
+
+def shortest(code, labels, start, is_goal):
+    before, queue = {start: None}, collections.deque([start])
+    while queue:
+        at = queue.popleft()
+        for to in successors(code, labels, at):
+            if to >= len(code):
+                continue
+            if is_goal(to):
+                way = [to]
+                while at is not None:
+                    way.append(at)
+                    at = before[at]
+                return way[:0:-1] if to == start else way[::-1]
+            if to not in before:
+                before[to] = at
+                queue.append(to)
+    return []
+
+
+def count(code, labels):
+    products = [i for i, text in enumerate(code) if 'HMMA' in text]
+    if not products:
+        return 0, 0
+    last = products[-1]
+    there = shortest(code, labels, last, lambda i: 'LDGSTS' in code[i])
+    back = shortest(code, labels, there[-1], lambda i: i == last)
+    way = there[:-1] + back[:-1]
+    return len(way), sum('HMMA' in code[i] for i in way)
+
+
+def resources(nvdisasm, binary):
+    """Registers and bytes of shared memory, from the ELF's notes as nvdisasm shows them."""
+    with tempfile.NamedTemporaryFile(suffix='.cubin') as f:
+        f.write(binary)
+        f.flush()
+        text = subprocess.run([nvdisasm, f.name], capture_output=True, text=True).stdout
+    registers = [int(x) for x in re.findall(r'SHI_REGISTERS=(\d+)', text)]
+    part = text[text.find('.section\t.nv.shared.attend_splits'):]
+    shared = [int(x) for x in re.findall(r'\.(?:zero|skip)\s+(\d+)', part[:2000])]
+    return max(registers or [0]), max(shared or [0])
+
+
+def row_of(cache, nvdisasm, config):
+    folder = tempfile.mkdtemp()
+    try:
+        binary = payload(make_cubin(cache, folder, config))
+    finally:
+        shutil.rmtree(folder)
+    instructions, products = count(*disassemble(nvdisasm, binary))
+    registers, shared = resources(nvdisasm, binary)
+    ctas = min(REGISTERS // (128 * ((registers + 7) // 8 * 8)), SHARED // (shared + 1024))
+    spec, heads, dim = config
+    return '%7.3f %6d %6d %6d %7d %5d  %s %d 1 %d' % (
+        instructions / (2.0 * dim), instructions, products, registers, shared, ctas, spec, heads,
+        dim)
+
+
+HEADER = '''# tensor.txt -- written by tools/count_tensor.py: attention by tensor cores, sm_90:
+# a step of 32 tokens of one warp: instructions a value of a lane, in all, and products among them;
+# registers, bytes of shared memory and CTAs a multiprocessor.  No GPU has confirmed anything here.
+# a value  in all    mma   regs  shared  CTAs  spec, query heads, KV heads, head dim
+'''
+
+
+def compare(rows, path):
+    with open(path) as f:
+        known = {line[45:].strip(): float(line.split()[0]) for line in f if line[0] != '#'}
+    bad = 0
+    for row in rows:
+        name, value = row[45:].strip(), float(row.split()[0])
+        if name not in known or value > known[name] + SLACK:
+            print('%s: %.3f instructions a value, %s in %s' % (name, value, known.get(name), path))
+            bad = 1
+    return bad
+
+
+def main():
+    options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+    cache, nvdisasm = options.get('--cache', 'build/bin/kvloom-cache'), find_nvdisasm()
+    if not nvdisasm:
+        print('no nvdisasm')
+        sys.exit(77)
+    rows = [row_of(cache, nvdisasm, config) for config in CONFIGS]
+    text = HEADER + '\n'.join(rows) + '\n'
+    if '-o' in options:
+        with open(options['-o'], 'w') as f:
+            f.write(text)
+    else:
+        sys.stdout.write(text)
+    sys.exit(compare(rows, options['--compare']) if '--compare' in options else 0)
+
+
+if __name__ == '__main__':
+    main()
