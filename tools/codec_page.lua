@@ -195,19 +195,27 @@ local function add_results(measured, header, path)
     local json = parse_json(read(path))
     for _, one in ipairs(json.results or {}) do
         local spec = one.cache or one.spec or ""
-        local name = spec:match("^[^:,]*")
+        -- Figures are of a codec as it is: its windows alone may be others.
+        local name = spec:match("^[^:]*")
+        local bare = spec:gsub("^[^:]*:?", ""):gsub("sink=%d+,recent=%d+", "")
+        if bare ~= "" then name = spec end
         local m = measured[name] or {}
         local common = spec:find("sink=4,recent=128", 1, true) and "common_" or ""
+        if one.windows == 0 then one.kl_x1000, one.top1 = nil, nil end
         for _, field in ipairs { "kl_x1000", "top1", "encode_ns", "ratio_f16" } do
             m[common .. field] = one[field] or m[common .. field]
         end
         measured[name] = m
     end
     if json.model_name or json.model then
+        local least = json.windows          -- of an interrupted run fewer
+        for _, one in ipairs(json.results) do
+            if one.windows > 0 and one.windows < least then least = one.windows end
+        end
         header.kl = ("KL (times 1000) and top-1: %s, %d windows of %d tokens, of each the first "
             .. "%d not\ncounted, against the f16 cache, with the first 4 and the newest 128 rows "
             .. "in 16 bits;\n`KL, own` with the windows of the codec."):format(
-            json.model_name or json.model, json.windows, json.context, json.skip)
+            json.model_name or json.model, least, json.context, json.skip)
     elseif json.results and json.results[1] then
         local r = json.results[1]
         header.speed = ("Speed: head dim %d, %d KV heads of %d query heads, %d rows, %d threads: "
