@@ -23,8 +23,11 @@ static const shape shapes[] = {
     { "rtn:k3,kg16,k.transform=hadamard,recent=9", 8, 2, 128, 64, 0, 0, 1 },
     { "flagrot-kivi:sink=4,recent=8", 6, 2, 64, 64, 0, 0, 0 },
     { "kivi:k4,v4,kg16,vg16,k.shift=rotating-mean,sink=4,recent=24", 4, 2, 64, 64, 0, 0, 0 },
+    { "kivi:k4,v4,kg16,vg16,k.place=pre_rope,sink=4,recent=24", 4, 2, 64, 64, 0, 0, 0 },
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static const kvl_rope rope = { .base = 10000, .split_halves = 1 };
 
 // A batch: a sequence that is empty, and a fork of one that has rows.
 typedef struct batch {
@@ -55,6 +58,7 @@ static batch batch_create(const test_target* target, const shape* s)
     layer.window_len = s->window_len;
     layer.soft_cap = s->soft_cap;
     layer.values_in_keys = s->values_in_keys;
+    if (strstr(s->spec, "pre_rope")) layer.rope = &rope;
     b.c = test_open(target, &layer);
     b.k = test_floats(ROWS * k_row(s));
     b.v = test_floats(ROWS * v_row(s));
