@@ -15,6 +15,7 @@ import glob
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,6 @@ CONFIGS = [('kivi:k2,v2,g32', 1, 128), ('kivi:k2,v2,g32', 4, 128), ('kivi:k2,v2,
            ('kivi:k2,v2,g32', 16, 128), ('kivi:k2,v2,g64', 8, 128), ('kivi:k2,v2,g32', 8, 64),
            ('kivi:k4,v4,g32', 8, 128), ('loom', 4, 128), ('flagrot-kivi:k2,v2,g32', 4, 128)]
 SLACK = 0.03                                         # of another build of the compiler
-REGISTERS, SHARED = 65536, 228 * 1024                # of a multiprocessor of sm_90
 
 
 def find_nvdisasm():
@@ -116,16 +116,18 @@ def count(code, labels):
     return len(way), sum('HMMA' in code[i] for i in way)
 
 
-def resources(nvdisasm, binary):
-    """Registers and bytes of shared memory, from the ELF's notes as nvdisasm shows them."""
-    with tempfile.NamedTemporaryFile(suffix='.cubin') as f:
-        f.write(binary)
-        f.flush()
-        text = subprocess.run([nvdisasm, f.name], capture_output=True, text=True).stdout
-    registers = [int(x) for x in re.findall(r'SHI_REGISTERS=(\d+)', text)]
-    part = text[text.find('.section\t.nv.shared.attend_splits'):]
-    shared = [int(x) for x in re.findall(r'\.(?:zero|skip)\s+(\d+)', part[:2000])]
-    return max(registers or [0]), max(shared or [0])
+def resources(binary):
+    """Bytes of shared memory, from the sections of an ELF file; registers are in resources.txt."""
+    table, = struct.unpack_from('<Q', binary, 40)
+    size, num, names = struct.unpack_from('<HHH', binary, 58)
+    sections = [struct.unpack_from('<IIQQQQIIQQ', binary, table + i * size) for i in range(num)]
+    shared = 0
+    for section in sections:
+        at = sections[names][4] + section[0]
+        name = binary[at:binary.index(b'\0', at)].decode()
+        if name == '.nv.shared.attend_splits':
+            shared = section[5]
+    return shared
 
 
 def row_of(cache, nvdisasm, config):
@@ -135,27 +137,24 @@ def row_of(cache, nvdisasm, config):
     finally:
         shutil.rmtree(folder)
     instructions, products = count(*disassemble(nvdisasm, binary))
-    registers, shared = resources(nvdisasm, binary)
-    ctas = min(REGISTERS // (128 * ((registers + 7) // 8 * 8)), SHARED // (shared + 1024))
     spec, heads, dim = config
-    return '%7.3f %6d %6d %6d %7d %5d  %s %d 1 %d' % (
-        instructions / (2.0 * dim), instructions, products, registers, shared, ctas, spec, heads,
-        dim)
+    return '%7.3f %6d %6d %7d  %s %d 1 %d' % (
+        instructions / (2.0 * dim), instructions, products, resources(binary), spec, heads, dim)
 
 
 HEADER = '''# tensor.txt -- written by tools/count_tensor.py: attention by tensor cores, sm_90:
 # a step of 32 tokens of one warp: instructions a value of a lane, in all, and products among them;
-# registers, bytes of shared memory and CTAs a multiprocessor.  No GPU has confirmed anything here.
-# a value  in all    mma   regs  shared  CTAs  spec, query heads, KV heads, head dim
+# bytes of shared memory.  No GPU has confirmed anything here.
+# a value in all    mma  shared  spec, query heads, KV heads, head dim
 '''
 
 
 def compare(rows, path):
     with open(path) as f:
-        known = {line[45:].strip(): float(line.split()[0]) for line in f if line[0] != '#'}
+        known = {line[31:].strip(): float(line.split()[0]) for line in f if line[0] != '#'}
     bad = 0
     for row in rows:
-        name, value = row[45:].strip(), float(row.split()[0])
+        name, value = row[31:].strip(), float(row.split()[0])
         if name not in known or value > known[name] + SLACK:
             print('%s: %.3f instructions a value, %s in %s' % (name, value, known.get(name), path))
             bad = 1
