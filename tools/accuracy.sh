@@ -6,10 +6,10 @@
 # OUT: docs/accuracy.md if none is given.  With a second text, which must not be the first, the
 # calibrated caches are measured as well, calibrated on KVLOOM_ACCURACY_CALIBRATION_WINDOWS (4)
 # windows of it; build/accuracy.safetensors (KVLOOM_ACCURACY_CALIBRATION) keeps what that gives.
-# KVLOOM_ACCURACY_PARTS names what is measured, by default all: presets, with windows and without;
-# bits (2, 3 and 4, with metadata of 8 and 16 bits); and with a calibration rounding (fits and
-# rounding), rotation and affine (learned matrices), choices (of rotations, beside none), scores
-# (of a choice) and queries (how many).
+# KVLOOM_ACCURACY_PARTS names what is measured, by default all: presets; bare (the same without
+# windows); bits (2, 3 and 4, with metadata of 8 and 16 bits); and with a calibration rounding
+# (fits and rounding), rotation and affine (learned matrices), choices (of rotations, beside none),
+# scores (of a choice) and queries (how many).
 # KVLOOM_ACCURACY_WINDOWS (16), KVLOOM_ACCURACY_CONTEXT (2048) and KVLOOM_ACCURACY_SKIP (256) set
 # the size.  Finished windows are kept in build/accuracy.jsonl (KVLOOM_ACCURACY_RESUME): a run that
 # was interrupted goes on there, and a run of another size, model or text needs another file.
@@ -37,7 +37,7 @@ eval_program=${KVLOOM_EVAL:-$root/build/bin/kvloom-eval}
 windows=${KVLOOM_ACCURACY_WINDOWS:-16}
 context=${KVLOOM_ACCURACY_CONTEXT:-2048}
 skip=${KVLOOM_ACCURACY_SKIP:-256}
-all_parts='presets bits rounding rotation affine choices scores queries'
+all_parts='presets bare bits rounding rotation affine choices scores queries'
 parts=${KVLOOM_ACCURACY_PARTS:-$all_parts}
 for part in $parts; do
     case " $all_parts " in
@@ -60,8 +60,10 @@ sizes='loom:2.125 loom:2.25 loom:2.5 loom:3.25 loom:4.25'
 # caches_of PART: its caches.
 caches_of() {
     case $1 in
-    presets)
+    presets | bare)
         echo f16 bf16 q8_0 q4_0 q4_0:transform=hadamard rtn kivi quarot quest
+        echo q5_1 q5_0 q4_1 iq4_nl kv-int8 kv-int4 fp8 mxfp8 mxfp4 nvfp4
+        echo turboquant turboquant-mse qjl
         if [ -n "$calibration_text" ]; then
             echo oscar_v1 oscar wush wush_a flagrot-kivi flagrot-auto kvquant loom
         fi
@@ -133,7 +135,7 @@ calibrate() {
         for cache in $(caches_of "$part"); do
             set -- "$@" --for "$(spec "$cache" sink=4,recent=128)"
         done
-        if [ "$part" = presets ]; then for size in $sizes; do set -- "$@" --for "$size"; done; fi
+        if [ "$part" = presets ]; then for cache in $sizes; do set -- "$@" --for "$cache"; done; fi
     done
     "$calibrate_program" -m "$model" -f "$calibration_text" -o "$file" -c "$context" \
         --windows "$calibration_windows" --queries 256 --resume "$@"
@@ -151,8 +153,8 @@ for part in $main_parts; do
     presets)
         measure presets sink=4,recent=128 \
             "$(caches_of presets) ${calibration_text:+$sizes}" "$@"
-        measure presets-without sink=0,recent=0 "$(caches_of presets)" "$@"
         ;;
+    bare) measure bare sink=0,recent=0 "$(caches_of presets)" "$@" ;;
     bits) measure bits sink=4,recent=128 "$(caches_of bits)" "$@" ;;
     *)
         if [ -n "$calibration_text" ]; then
@@ -213,7 +215,7 @@ END
             "of $(basename "$calibration_text")."
     fi
     section presets 'Presets'
-    section presets-without \
+    section bare \
         'Every row in codes as soon as its group is complete (`sink=0,recent=0`)'
     section bits 'By bits and metadata'
     section rounding 'Fits and rounding'
