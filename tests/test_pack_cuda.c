@@ -178,7 +178,8 @@ Test(pack_cuda, a_cache_from_a_pack, .timeout = 240)
         error += pow((double)got[i] - (double)expected[i], 2.0);
         length += pow((double)expected[i], 2.0);
     }
-    cr_assert_lt(sqrt(error / length), 1e-5);
+    // What the manual says of exact = 0: the attention is by tensor cores.
+    cr_assert_lt(sqrt(error / length), 1e-3);
     kvl_context_destroy(ctx);
     kvl_context_destroy(reference);
 }
