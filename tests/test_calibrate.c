@@ -182,8 +182,11 @@ static char* run_heard(const calibrate_options* o, const files* f)
     dup2(before, 2);
     close(before);
     cr_assert_eq(status, 0, "%s", message);
-    char* said = read_bytes(path, &bytes);
+    char* read = read_bytes(path, &bytes);
     remove(path);
+    char* said = realloc(read, bytes + 1);
+    cr_assert_not_null(said);
+    said[bytes] = 0;
     return said;
 }
 
