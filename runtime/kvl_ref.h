@@ -878,6 +878,7 @@ KVL__FN void kvl__fill_slots(const kvl__codec* c, const uint16_t* from, float* x
                              unsigned char* page, int64_t row, const kvl__side_layout* l)
 {
     unsigned char taken[KVL__MAX_STORED_DIM] = { 0 };
+    if (!l->row_slots) return;             // rows can be longer where there are none
     for (int slot = 0; slot < l->row_slots; ++slot) {
         int32_t best = -1;
         for (int32_t i = 0; i < c->head_dim; ++i)
