@@ -701,6 +701,9 @@ KVL__FN kvl_status kvl__check_slots(const kvl__parse* p, const kvl__codec* c, ch
                                   kvl__word_of(c, lone[i])->name);
     if (c->words[KVL__STAGE_AXIS] != KVL__AXIS_PER_TOKEN)
         return KVL__SPEC_FAIL(p, "%c.%s = %s: needs %c.axis = per_token", side, name, word, side);
+    if (kvl__row_slots(c) && c->head_dim > KVL__MAX_STORED_DIM)
+        return KVL__SPEC_FAIL(p, "%c.%s = %s: head_dim = %d: must be at most %d, a place has one "
+                              "byte", side, name, word, c->head_dim, KVL__MAX_STORED_DIM);
     if (c->group_size <= kvl__row_slots(c))
         return KVL__SPEC_FAIL(p, "%c.%s = %s%d: the group size, %d, must be more", side, name, word,
                               kvl__row_slots(c), c->group_size);

@@ -152,6 +152,8 @@ Test(latent, refusals)
     refused(c.ctx, kvl_spec_check(c.ctx, &layer, NULL), "'v': is for values");
     layer.spec = "kivi:v.transform=hadamard";
     refused(c.ctx, kvl_spec_check(c.ctx, &layer, NULL), "'v.transform': is for values");
+    layer.spec = "rtn:k.extra=sparse1,k.meta=f16";
+    refused(c.ctx, kvl_spec_check(c.ctx, &layer, NULL), "head_dim = 576: must be at most 256");
     layer.spec = "kivi";
     layer.head_dim_v = 592;
     refused(c.ctx, kvl_spec_check(c.ctx, &layer, NULL), "head_dim_v = 592: must be 32 to 576");
