@@ -222,10 +222,10 @@ local function choose_math(fold, math, isa)
 end
 
 -- How the offsets of groups along lanes differ from code_max / 2 scales: "none" where they do not;
--- "steps" where they do by a stored integer times scale and zero_step; else "float".
+-- "steps" where they do by a stored byte times scale and zero_step; else "float".
 local function choose_raised(has_zero, meta, level_bits)
     if not has_zero then return "none" end
-    return meta.steps and level_bits <= 6 and "steps" or "float"
+    return meta.steps and meta.zero_type == "i8" and level_bits <= 6 and "steps" or "float"
 end
 
 -- Rows whose codes share words or groups with no others: what a CTA encodes.
@@ -424,7 +424,7 @@ local function add_codes(d, planes)
     end
     local meta = d.parts.meta
     d.raised = choose_raised(d.has_zero, meta, d.level_bits)
-    d.zero_step = meta and meta.steps and 2.0 ^ d.level_bits / meta.steps or 0.0
+    d.zero_step = d.raised == "steps" and 2.0 ^ d.level_bits / meta.steps or 0.0
     d.odd_shift, d.high_pair = path and 0 or odd_shift(planes, d.bits, d.head_dim), {}
     for k = 0, 7 do
         d.pair[k + 1] = path and path.pair(k) or pair_expr(planes, k, 0)

@@ -54,7 +54,7 @@ local function serves_side(d, axis)
         and d.head_dim % 64 == 0 and d.group_size % rows == 0
         and not d.by_position and not d.restored and not d.parts.extra
         and not d.calibrated_book
-        and not d.book and meta and meta.scale_bytes == 1 and meta.zero_steps
+        and not d.book and meta and meta.scale_bytes == 1 and meta.steps
         and (axis == "per_token" or is_power(d.group_size))
 end
 
@@ -73,7 +73,7 @@ local function derive_side(d)
     local half = d.parts.levels.is_centered and 1 << d.bits - 1 or d.code_max / 2
     if d.has_zero then
         local bias = meta.zero_type == "i8" and 1024 + 128 or 1024 + 8
-        side.step = (1 << d.bits) / meta.zero_steps
+        side.step = (1 << d.bits) / meta.steps
         side.two_steps = not is_f16(bias * side.step + half)
         side.bias, side.half = bias, half
     else

@@ -36,6 +36,30 @@ KVL__FN int kvl__turning_dims(const double* turns, int head_dim)
     return dims;
 }
 
+// Cosine and sine of an angle that goes on by another.
+KVL__FN void kvl__turn_on(double* c, double* s, double step_c, double step_s)
+{
+    const double old = *c;
+    *c = old * step_c - *s * step_s;
+    *s = *s * step_c + old * step_s;
+}
+
+// Cosines and sines of r times an angle, r < num, one every `stride` numbers; those of num times it
+// go to *end_c and *end_s.
+KVL__FN void kvl__turn_table(double angle, int num, int stride, float* cosines, float* sines,
+                             double* end_c, double* end_s)
+{
+    const double step_c = cos(angle), step_s = sin(angle);
+    double c = 1, s = 0;
+    for (int r = 0; r < num; ++r) {
+        cosines[r * stride] = (float)c;
+        sines[r * stride] = (float)s;
+        kvl__turn_on(&c, &s, step_c, step_s);
+    }
+    *end_c = c;
+    *end_s = s;
+}
+
 KVL__FN kvl_status kvl__check_rope(kvl_context* ctx, int layer, const kvl_rope* rope, int head_dim)
 {
     KVL__REQUIRE(ctx, rope->dims >= 0 && rope->dims <= head_dim && rope->dims % 2 == 0,

@@ -9,6 +9,7 @@
 
 #include "kvl_args.h"
 #include "kvl_ref.h"
+#include "kvl_rope.h"
 
 enum { KVL__SHIFT_ROWS = 16, KVL__SHIFT_FRESH = 64 };    // of a tile; tiles between fresh angles
 
@@ -77,19 +78,10 @@ KVL__FN void kvl__shift_scores_start(const kvl__codec* codec, const float* table
     w->num = 0;
     for (int i = 0; i < dim; ++i) {
         const int other = kvl__shift_partner(mean, dim, i), at = w->num;
-        double c = 1, s = 0;
         if (other < i) continue;
         w->angle[at] = (double)angle[i];
-        const double turn_c = cos(w->angle[at]), turn_s = sin(w->angle[at]);
-        for (int r = 0; r < KVL__SHIFT_ROWS; ++r) {
-            w->cosines[at][r] = (float)c;
-            w->sines[at][r] = (float)s;
-            const double old = c;
-            c = old * turn_c - s * turn_s;
-            s = s * turn_c + old * turn_s;
-        }
-        w->step_c[at] = c;
-        w->step_s[at] = s;
+        kvl__turn_table(w->angle[at], KVL__SHIFT_ROWS, 1, w->cosines[at], w->sines[at],
+                        &w->step_c[at], &w->step_s[at]);
         for (int h = 0; h < num_heads; ++h) {
             const float* x = q + h * dim;
             w->a[h][at] = x[i] * mean[i] + (other != i ? x[other] * mean[other] : 0.0f);
@@ -129,11 +121,8 @@ KVL__FN void kvl__shift_scores_add(void* state, int64_t row, int32_t num, float*
             }
             for (int r = 0; r < n; ++r) scores[h * stride + done + r] += sum[r];
         }
-        for (int i = 0; i < w->num; ++i) {
-            const double c = w->c[i];
-            w->c[i] = c * w->step_c[i] - w->s[i] * w->step_s[i];
-            w->s[i] = w->s[i] * w->step_c[i] + c * w->step_s[i];
-        }
+        for (int i = 0; i < w->num; ++i)
+            kvl__turn_on(&w->c[i], &w->s[i], w->step_c[i], w->step_s[i]);
         w->next += KVL__SHIFT_ROWS;
     }
 }

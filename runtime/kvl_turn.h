@@ -79,19 +79,9 @@ KVL__FN void kvl__turn_scores_start(const kvl__attend_args* args, const double* 
     w->first = first;
     w->next = -1;
     w->tiles = 0;
-    for (int i = 0; i < w->pairs; ++i) {
-        const double turn_c = cos(turns[1 + i]), turn_s = sin(turns[1 + i]);
-        double c = 1, s = 0;
-        for (int r = 0; r < KVL__TURN_ROWS; ++r) {
-            w->cosines[r][i] = (float)c;
-            w->sines[r][i] = (float)s;
-            const double old = c;
-            c = old * turn_c - s * turn_s;
-            s = s * turn_c + old * turn_s;
-        }
-        w->step_c[i] = c;
-        w->step_s[i] = s;
-    }
+    for (int i = 0; i < w->pairs; ++i)
+        kvl__turn_table(turns[1 + i], KVL__TURN_ROWS, KVL__MAX_STORED_DIM / 2, &w->cosines[0][i],
+                        &w->sines[0][i], &w->step_c[i], &w->step_s[i]);
 }
 
 // A row with the first channels of its pairs in front, then the second ones, then the others.
@@ -125,11 +115,8 @@ KVL__FN void kvl__turn_queries(kvl__turn_scores* w, int64_t position)
             x[w->pairs + i] = x[w->pairs + i] * c - first * s;
         }
     }
-    for (int i = 0; i < w->pairs; ++i) {
-        const double c = w->c[i];
-        w->c[i] = c * w->step_c[i] - w->s[i] * w->step_s[i];
-        w->s[i] = w->s[i] * w->step_c[i] + c * w->step_s[i];
-    }
+    for (int i = 0; i < w->pairs; ++i)
+        kvl__turn_on(&w->c[i], &w->s[i], w->step_c[i], w->step_s[i]);
     w->next = position + KVL__TURN_ROWS;
 }
 

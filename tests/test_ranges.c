@@ -47,45 +47,17 @@ static inputs* make_inputs(void)
     return in;
 }
 
-typedef struct bench {
-    test_cache       c;
-    kvl_calibration* calibration;
-    kvl_seq          seq;
-} bench;
-
-static void open_bench(bench* b, const test_target* target, const inputs* in, const char* spec)
+static void open_bench(test_fitted* b, const test_target* target, const inputs* in,
+                       const char* spec)
 {
-    kvl_statistics_desc desc = { 0 };
+    kvl_layer_desc layer = test_layer(spec, Q_HEADS, HEADS, DIM, DIM);
     kvl_statistics_rows rows = { 0 };
-    kvl_statistics* stats = NULL;
-    kvl_cache_desc cache = { 0 };
-    memset(b, 0, sizeof *b);
-    b->c.layer = test_layer(spec, Q_HEADS, HEADS, DIM, DIM);
-    b->c.layer.rope = &in->rope;
-    b->c.dv = DIM;
-    b->c.ctx = test_context(target, 1);
-    desc.num_layers = cache.num_layers = 1;
-    desc.layers = cache.layers = &b->c.layer;
-    test_ok(b->c.ctx, kvl_statistics_create(b->c.ctx, &desc, &stats), "statistics");
+    layer.rope = &in->rope;
     rows.num_keys = rows.num_rows = ROWS;
     rows.k.data = in->k;
     rows.v.data = in->v;
     rows.q.data = in->q;
-    test_ok(b->c.ctx, kvl_statistics_add(stats, &rows), "rows");
-    test_ok(b->c.ctx, kvl_calibration_create(stats, &cache, &b->calibration), spec);
-    cache.calibration = b->calibration;
-    test_ok(b->c.ctx, kvl_cache_create(b->c.ctx, &cache, &b->c.cache), spec);
-    test_ok(b->c.ctx, kvl_cache_layer_info(b->c.cache, 0, &b->c.info), spec);
-    b->seq = test_seq(&b->c);
-    test_append(&b->c, b->seq, in->k, in->v, 0, ROWS);
-    kvl_statistics_free(stats);
-}
-
-static void close_bench(bench* b)
-{
-    kvl_cache_free(b->c.cache);
-    kvl_calibration_free(b->calibration);
-    kvl_context_destroy(b->c.ctx);
+    test_fitted_open(b, target, &layer, &rows, NULL, 0);
 }
 
 static const test_target reference = { "reference", KVL_TARGET_REFERENCE, NULL };
@@ -103,7 +75,7 @@ Test(ranges, are_quantiles_of_keys_before_rope)
     double x[ROWS];
     int64_t num = 0;
     inputs* in = make_inputs();
-    bench b;
+    test_fitted b;
     open_bench(&b, &reference, in, "kvquant");
     const float* middle =
         kvl_calibration_table(b.calibration, 0, 0, "static_middle@pre_rope", &num);
@@ -120,7 +92,7 @@ Test(ranges, are_quantiles_of_keys_before_rope)
                       "head %d channel %d: %g +- %g, expected %g to %g", h, c,
                       (double)middle[h * DIM + c], (double)half[h * DIM + c], lo, hi);
         }
-    close_bench(&b);
+    test_fitted_close(&b);
     free(in);
 }
 
@@ -130,7 +102,7 @@ Test(ranges, levels_are_means_of_clusters)
 {
     int64_t num = 0;
     inputs* in = make_inputs();
-    bench b;
+    test_fitted b;
     open_bench(&b, &reference, in, "kvquant");
     const float* book = kvl_calibration_table(b.calibration, 0, 0, "kmeans_book@b3,pre_rope", &num);
     cr_assert(book && num == HEADS * 16);
@@ -141,7 +113,7 @@ Test(ranges, levels_are_means_of_clusters)
                       "head %d: level %d is %g, expected %g", h, i, (double)book[h * 16 + i],
                       expected);
         }
-    close_bench(&b);
+    test_fitted_close(&b);
     free(in);
 }
 
@@ -154,7 +126,7 @@ Test(ranges, outliers_are_restored)
     const int n = test_targets(targets);
     inputs* in = make_inputs();
     for (int i = 0; i < n && i < 2; ++i) {
-        bench b;
+        test_fitted b;
         open_bench(&b, &targets[i], in, "kvquant");
         test_restore(&b.c, b.seq, 0, ROWS, k, v);
         for (int j = 0; j < ROWS * HEADS * DIM; ++j) {
@@ -165,7 +137,7 @@ Test(ranges, outliers_are_restored)
                           targets[i].name, j / (HEADS * DIM), (double)v[j], (double)in->v[j]);
         }
         test_attend_check(&b.c, b.seq, in->q, 2, NULL, "kvquant");
-        close_bench(&b);
+        test_fitted_close(&b);
     }
     free(in);
 }

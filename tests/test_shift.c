@@ -47,49 +47,19 @@ static inputs* make_inputs(int split_halves)
     return in;
 }
 
-typedef struct bench {
-    test_cache       c;
-    kvl_calibration* calibration;
-    kvl_seq          seq;
-} bench;
-
-static void open_bench(bench* b, const test_target* target, const inputs* in, const char* spec)
+static void open_bench(test_fitted* b, const test_target* target, const inputs* in,
+                       const char* spec)
 {
-    kvl_statistics_desc desc = { 0 };
+    kvl_layer_desc layer = test_layer(spec, Q_HEADS, HEADS, DIM, DIM);
     kvl_statistics_rows rows = { 0 };
-    kvl_statistics* stats = NULL;
-    kvl_cache_desc cache = { 0 };
-    kvl_derive_desc derive = { 0 };
-    memset(b, 0, sizeof *b);
-    b->c.layer = test_layer(spec, Q_HEADS, HEADS, DIM, DIM);
-    b->c.layer.rope = &in->rope;
-    b->c.dv = DIM;
-    b->c.ctx = test_context(target, 1);
-    desc.num_layers = cache.num_layers = 1;
-    desc.layers = cache.layers = &b->c.layer;
-    test_ok(b->c.ctx, kvl_statistics_create(b->c.ctx, &desc, &stats), "statistics");
+    int num_own = 0;
+    const kvl_derivation* own = calibrate_derivations(&num_own);
+    layer.rope = &in->rope;
     rows.num_keys = rows.num_rows = ROWS;
     rows.k.data = in->k;
     rows.v.data = in->v;
     rows.q.data = in->q;
-    test_ok(b->c.ctx, kvl_statistics_add(stats, &rows), "rows");
-    test_ok(b->c.ctx, kvl_calibration_create(stats, NULL, &b->calibration), spec);
-    derive.stats = stats;
-    derive.cache = &cache;
-    derive.derivations = calibrate_derivations(&derive.num_derivations);
-    test_ok(b->c.ctx, kvl_calibration_derive(b->calibration, &derive), spec);
-    cache.calibration = b->calibration;
-    test_ok(b->c.ctx, kvl_cache_create(b->c.ctx, &cache, &b->c.cache), spec);
-    b->seq = test_seq(&b->c);
-    test_append(&b->c, b->seq, in->k, in->v, 0, ROWS);
-    kvl_statistics_free(stats);
-}
-
-static void close_bench(bench* b)
-{
-    kvl_cache_free(b->c.cache);
-    kvl_calibration_free(b->calibration);
-    kvl_context_destroy(b->c.ctx);
+    test_fitted_open(b, target, &layer, &rows, own, num_own);
 }
 
 // Root mean square of what restored keys are off.
@@ -97,12 +67,12 @@ static double key_error(const test_target* target, const inputs* in, const char*
 {
     static float k[ROWS * HEADS * DIM], v[ROWS * HEADS * DIM];
     double sum = 0;
-    bench b;
+    test_fitted b;
     open_bench(&b, target, in, spec);
     test_restore(&b.c, b.seq, 0, ROWS, k, v);
     for (int i = SINK * HEADS * DIM; i < ROWS * HEADS * DIM; ++i)
         sum += ((double)k[i] - (double)in->k[i]) * ((double)k[i] - (double)in->k[i]);
-    close_bench(&b);
+    test_fitted_close(&b);
     return sqrt(sum / ((ROWS - SINK) * HEADS * DIM));
 }
 
@@ -139,10 +109,10 @@ Test(shift, scores_are_those_of_restored_rows)
     inputs* in = make_inputs(1);
     for (size_t i = 0; i < sizeof specs / sizeof specs[0]; ++i)
         for (int t = 0; t < n && t < 2; ++t) {
-            bench b;
+            test_fitted b;
             open_bench(&b, &targets[t], in, specs[i]);
             test_attend_check(&b.c, b.seq, in->q, 2, NULL, specs[i]);
-            close_bench(&b);
+            test_fitted_close(&b);
         }
     free(in);
 }
@@ -153,7 +123,7 @@ Test(shift, bases_are_of_what_is_left)
 {
     static double y[ROWS][DIM], moment[DIM][DIM];
     inputs* in = make_inputs(1);
-    bench b;
+    test_fitted b;
     int64_t num = 0;
     open_bench(&b, &reference, in, "kivi:k.shift=rotating-mean,k.transform=whiten,recent=0");
     const float* table = kvl_calibration_table(b.calibration, 0, 0, "rotating_mean", &num);
@@ -195,7 +165,7 @@ Test(shift, bases_are_of_what_is_left)
                 cr_expect(fabs(moment[i][j] / moment[0][0] - (i == j)) < 0.03, "%d, %d: %g", i, j,
                           moment[i][j] / moment[0][0]);
     }
-    close_bench(&b);
+    test_fitted_close(&b);
     free(in);
 }
 
@@ -209,7 +179,7 @@ Test(shift, what_it_cannot_serve_is_refused)
         { "kivi:k.shift=rotating-mean,kg512", "at most 256" },
     };
     inputs* in = make_inputs(0);
-    bench b;
+    test_fitted b;
     open_bench(&b, &reference, in, "kivi:k.shift=rotating-mean,recent=0");
     const kvl_seq other = test_seq(&b.c);
     kvl_status status = kvl_copy_rows(b.c.cache, other, b.c.cache, b.seq, 32, 40);
@@ -223,6 +193,6 @@ Test(shift, what_it_cannot_serve_is_refused)
         cr_expect(status == KVL_BAD_ARGUMENT && strstr(kvl_context_message(b.c.ctx), bad[i].words),
                   "%s: %s", bad[i].spec, kvl_context_message(b.c.ctx));
     }
-    close_bench(&b);
+    test_fitted_close(&b);
     free(in);
 }

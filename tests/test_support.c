@@ -702,6 +702,43 @@ void test_append(test_cache* c, kvl_seq seq, const float* k, const float* v, int
     test_ok(c->ctx, test_call_append(c->cache, &desc), "kvl_append");
 }
 
+void test_fitted_open(test_fitted* b, const test_target* target, const kvl_layer_desc* layer,
+                      const kvl_statistics_rows* rows, const kvl_derivation* own, int num_own)
+{
+    kvl_statistics_desc desc = { 0 };
+    kvl_statistics* stats = NULL;
+    kvl_cache_desc cache = { 0 };
+    kvl_derive_desc derive = { 0 };
+    memset(b, 0, sizeof *b);
+    b->c.layer = *layer;
+    b->c.dv = layer->head_dim_v;
+    b->c.ctx = test_context(target, 1);
+    desc.num_layers = cache.num_layers = 1;
+    desc.layers = cache.layers = &b->c.layer;
+    test_ok(b->c.ctx, kvl_statistics_create(b->c.ctx, &desc, &stats), "statistics");
+    test_ok(b->c.ctx, kvl_statistics_add(stats, rows), "rows");
+    test_ok(b->c.ctx, kvl_calibration_create(stats, NULL, &b->calibration), layer->spec);
+    derive.stats = stats;
+    derive.cache = &cache;
+    derive.derivations = own;
+    derive.num_derivations = num_own;
+    test_ok(b->c.ctx, kvl_calibration_derive(b->calibration, &derive), layer->spec);
+    cache.calibration = b->calibration;
+    test_ok(b->c.ctx, kvl_cache_create(b->c.ctx, &cache, &b->c.cache), layer->spec);
+    test_ok(b->c.ctx, kvl_cache_layer_info(b->c.cache, 0, &b->c.info), layer->spec);
+    b->seq = test_seq(&b->c);
+    test_append(&b->c, b->seq, (const float*)rows->k.data, (const float*)rows->v.data, 0,
+                (int)rows->num_keys);
+    kvl_statistics_free(stats);
+}
+
+void test_fitted_close(test_fitted* b)
+{
+    kvl_cache_free(b->c.cache);
+    kvl_calibration_free(b->calibration);
+    kvl_context_destroy(b->c.ctx);
+}
+
 void test_attend(test_cache* c, kvl_seq seq, const float* q, int num_q, const int64_t* positions,
                  float* o, float* lse)
 {

@@ -115,6 +115,18 @@ test_cache test_open_threads(const test_target* target, const kvl_layer_desc* la
 void       test_close(test_cache* c);
 kvl_seq    test_seq(test_cache* c);
 
+// A cache of one layer, calibrated on the rows that one sequence of it then holds.
+typedef struct test_fitted {
+    test_cache       c;
+    kvl_calibration* calibration;
+    kvl_seq          seq;
+} test_fitted;
+
+// rows: of one sequence, keys as many as queries; own [num_own]: derivations before the library's.
+void test_fitted_open(test_fitted* b, const test_target* target, const kvl_layer_desc* layer,
+                      const kvl_statistics_rows* rows, const kvl_derivation* own, int num_own);
+void test_fitted_close(test_fitted* b);
+
 // Appends rows [first, first + num) of k [*, kv_heads, dk] and v [*, kv_heads, dv].
 void test_append(test_cache* c, kvl_seq seq, const float* k, const float* v, int64_t first,
                  int num);

@@ -19,7 +19,7 @@
 
 return { stage = "meta", name = "8bit", text = "scale in 8 bits (e5m3), middle in 8 bits",
          scale_bytes = 1, zero_bytes = 1,
-         size_bits = 0xff, scale_type = "e5m3", zero_type = "i8", zero_steps = 32, steps = 32,
+         size_bits = 0xff, scale_type = "e5m3", zero_type = "i8", steps = 32,
          offset = "scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max)",
          store_affine = [[
 const float unit = (float)(1 << bits) / 32.0f;

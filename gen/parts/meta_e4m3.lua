@@ -11,7 +11,7 @@
 
 return { stage = "meta", name = "e4m3", text = "scale in 8 bits (e4m3), middle in 8 bits",
          scale_bytes = 1, zero_bytes = 1, free_sign = 7,
-         size_bits = 0x7f, scale_type = "e4m3", zero_type = "i8", zero_steps = 32, steps = 32,
+         size_bits = 0x7f, scale_type = "e4m3", zero_type = "i8", steps = 32,
          offset = "scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max)",
          store_affine = [[
 const float unit = (float)(1 << bits) / 32.0f;

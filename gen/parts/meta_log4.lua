@@ -15,7 +15,7 @@ return { stage = "meta", name = "log4", text = "scale and middle in 4 bits each,
          scale_bytes = 1, zero_bytes = 0, packed = true, levels = "affine", base = "log4_base",
          tables = { { name = "log4_base", shape = { "dim" },
                       per_codec = { "position", "transform", "bits", "base", "path" } } },
-         size_bits = 0xf0, scale_type = "log4", zero_type = "low4", zero_steps = 8,
+         size_bits = 0xf0, scale_type = "log4", zero_type = "low4", steps = 8,
          offset = "scale * (zero * ((float)(1 << bits) / 8.0f) - 0.5f * (float)code_max)",
          store_affine = [[
 const float unit = (float)(1 << bits) / 8.0f;
