@@ -57,16 +57,16 @@ trap 'exit 143' TERM
 # Bits of layers are chosen for one sink and one recent window, in minutes: for these alone.
 sizes='loom:2.125 loom:2.25 loom:2.5 loom:3.25 loom:4.25'
 
+# codecs NEED: the codecs that need a calibration, or nothing.
+codecs() (cd "$root" && lua5.4 tools/codec_page.lua --list "$1")
+
 # caches_of PART: its caches.
 caches_of() {
     case $1 in
     presets | bare)
-        echo f16 bf16 q8_0 q4_0 q4_0:transform=hadamard rtn kivi quarot quest
-        echo q5_1 q5_0 q4_1 iq4_nl kv-int8 kv-int4 fp8 mxfp8 mxfp4 nvfp4
-        echo turboquant turboquant-mse qjl
-        if [ -n "$calibration_text" ]; then
-            echo oscar_v1 oscar wush wush_a flagrot-kivi flagrot-auto kvquant loom
-        fi
+        codecs nothing
+        echo q4_0:transform=hadamard
+        [ -z "$calibration_text" ] || codecs calibration
         ;;
     bits)
         for bits in 2 3 4; do

@@ -125,7 +125,8 @@ local function bits_of(parts, s)
     if not s.group or not meta then return s.bits end
     local zero = part_of(parts, "levels", levels).stores_zero and meta.zero_bytes or 0
     local group = s.group == "head" and head_dim or s.group
-    return s.bits + 8 * (meta.scale_bytes + zero) / group
+    local slots = s.extra and tonumber(s.extra:match("%d+$")) or 0      -- 3 bytes in each row
+    return s.bits + 8 * (meta.scale_bytes + zero) / group + 24 * slots / head_dim
 end
 
 local function needs(parts, codec)
@@ -235,9 +236,8 @@ local function main(paths)
     if paths[1] == "--list" then
         for _, codec in ipairs(codecs) do
             local need = needs(parts, codec)
-            local matches = paths[2] == "all" or paths[2] == "matrices" and need:find "matrices"
-                or need == paths[2]
-            if matches then print(codec.name) end
+            local kind = need:match "matrices" or need:match "calibration" or "nothing"
+            if paths[2] == "all" or paths[2] == kind then print(codec.name) end
         end
         return
     end
