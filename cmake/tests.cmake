@@ -259,6 +259,17 @@ if(TARGET kvloom-count AND CMAKE_BUILD_TYPE STREQUAL "Release"
     kvloom_test_properties(instructions "")
     set_tests_properties(instructions PROPERTIES SKIP_RETURN_CODE 77)
 endif()
+# Instructions of attention by tensor cores, against the committed table.
+find_program(KVLOOM_PYTHON NAMES python3)
+if(TARGET kvloom-cache AND KVLOOM_PYTHON AND CMAKE_BUILD_TYPE STREQUAL "Release"
+   AND CMAKE_C_COMPILER_ID STREQUAL "GNU")
+    add_test(NAME tensor_count
+             COMMAND "${KVLOOM_PYTHON}" tools/count_tensor.py --cache $<TARGET_FILE:kvloom-cache>
+                     --compare tests/golden/tensor.txt
+             WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+    kvloom_test_properties(tensor_count cuda)
+    set_tests_properties(tensor_count PROPERTIES SKIP_RETURN_CODE 77)
+endif()
 find_program(KVLOOM_GCC NAMES gcc)
 find_program(KVLOOM_CLANG NAMES clang)
 set(kvloom_compilers "${CMAKE_C_COMPILER}")

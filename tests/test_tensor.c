@@ -2,7 +2,7 @@
 //
 // The device is the stand-in of tests/ptxsim, or with KVLOOM_TEST_GPU=1 the machine's own.  A
 // context with `exact` has the kernels in floats: both must be within their bounds of float64
-// over the rows that are read back, and a result must be the same in a batch and alone.
+// over the rows that are read back.
 
 #include "test_support.h"
 

@@ -8,9 +8,11 @@ apart, and the loop over steps is the shortest way from its last product by tens
 copy into shared memory back to that product: what a step in the middle of a split issues, with
 instructions whose predicate is false.  A step is 32 tokens, so a lane has head_dim_k + head_dim_v
 values of it.  Status 1 if a count is above the table's, 77 without NVRTC or nvdisasm (in PATH, in
-KVLOOM_NVDISASM, or from `pip install nvidia-cuda-nvdisasm`).
+KVLOOM_NVDISASM, in build-test/nvdisasm of tools/setup.sh, or from `pip install
+nvidia-cuda-nvdisasm`), and with another NVRTC than the table's.
 """
 import collections
+import ctypes
 import glob
 import os
 import re
@@ -26,9 +28,21 @@ CONFIGS = [('kivi:k2,v2,g32', 1, 128), ('kivi:k2,v2,g32', 4, 128), ('kivi:k2,v2,
 SLACK = 0.03                                         # of another build of the compiler
 
 
+def nvrtc_version():
+    """Of the NVRTC that kvloom finds; None: none."""
+    for place in (os.environ.get('KVLOOM_NVRTC'), os.environ.get('CUDA_PATH'),
+                  '/usr/local/cuda/lib64', *glob.glob('build-test/nvrtc/nvidia/*/lib')):
+        for path in sorted(glob.glob((place or '/none') + '/libnvrtc.so.1[23]')) or [place or '']:
+            major, minor = ctypes.c_int(), ctypes.c_int()
+            if os.path.isfile(path) and ctypes.CDLL(path).nvrtcVersion(
+                    ctypes.byref(major), ctypes.byref(minor)) == 0:
+                return '%d.%d' % (major.value, minor.value)
+    return None
+
+
 def find_nvdisasm():
     found = os.environ.get('KVLOOM_NVDISASM') or shutil.which('nvdisasm')
-    for path in sys.path:
+    for path in ['build-test/nvdisasm'] + sys.path:
         for name in glob.glob(path + '/nvidia/**/bin/nvdisasm', recursive=True):
             found = found or name
     return found
@@ -142,15 +156,19 @@ def row_of(cache, nvdisasm, config):
         instructions / (2.0 * dim), instructions, products, resources(binary), spec, heads, dim)
 
 
-HEADER = '''# tensor.txt -- written by tools/count_tensor.py: attention by tensor cores, sm_90:
-# a step of 32 tokens of one warp: instructions a value of a lane, in all, and products among them;
-# bytes of shared memory.  No GPU has confirmed anything here.
+HEADER = '''# tensor.txt -- written by tools/count_tensor.py with NVRTC %s: tensor-core attention,
+# sm_90, a step of 32 tokens of one warp: instructions a value of a lane, in all, and products
+# among them; bytes of shared memory.  No GPU has confirmed anything here.
 # a value in all    mma  shared  spec, query heads, KV heads, head dim
 '''
 
 
-def compare(rows, path):
+def compare(rows, path, version):
     with open(path) as f:
+        made_with = re.search(r'NVRTC ([\d.]+)', f.readline()).group(1)
+        if made_with != version:
+            print('%s was made with NVRTC %s, this is %s' % (path, made_with, version))
+            return 77
         known = {line[31:].strip(): float(line.split()[0]) for line in f if line[0] != '#'}
     bad = 0
     for row in rows:
@@ -167,14 +185,15 @@ def main():
     if not nvdisasm:
         print('no nvdisasm')
         sys.exit(77)
+    version = nvrtc_version()
     rows = [row_of(cache, nvdisasm, config) for config in CONFIGS]
-    text = HEADER + '\n'.join(rows) + '\n'
+    text = HEADER % version + '\n'.join(rows) + '\n'
     if '-o' in options:
         with open(options['-o'], 'w') as f:
             f.write(text)
     else:
         sys.stdout.write(text)
-    sys.exit(compare(rows, options['--compare']) if '--compare' in options else 0)
+    sys.exit(compare(rows, options['--compare'], version) if '--compare' in options else 0)
 
 
 if __name__ == '__main__':

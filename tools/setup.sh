@@ -4,10 +4,10 @@
 #     sh tools/setup.sh [--tests] [--model]
 #
 # Without options: compiler, CMake, Lua, BLAS, PCRE2, xxHash, cJSON.  --tests adds Criterion, Open
-# MPI, and NVRTC, where there is no CUDA toolkit, as the wheel nvidia-cuda-nvrtc in build-test/nvrtc
-# (90 MB), which KVLOOM_NVRTC then names for test.sh.  --model adds what fetches a model.  Calls
-# apt-get only if something is missing; that needs root or a sudo that asks for nothing, and without
-# them the command is printed and the status is 1.
+# MPI, and, where they are not there, NVRTC as the wheel nvidia-cuda-nvrtc in build-test/nvrtc
+# (90 MB), which KVLOOM_NVRTC then names for test.sh, and nvdisasm likewise.  --model adds what
+# fetches a model.  Calls apt-get only if something is missing; that needs root or a sudo that asks
+# for nothing, and without them the command is printed and the status is 1.
 set -eu
 
 tests=0
@@ -63,6 +63,11 @@ nvrtc_there() {
     [ -f "${KVLOOM_NVRTC:-}" ]
 }
 
+# The disassembler of device code.
+nvdisasm_there() {
+    [ -x "${KVLOOM_NVDISASM:-}" ] || command_of nvdisasm || [ -d build-test/nvdisasm ]
+}
+
 want gcc command_of cc gcc clang
 want libc6-dev header stdio.h
 want make command_of make ninja
@@ -78,24 +83,30 @@ if [ "$tests" -eq 1 ]; then
     want libcriterion-dev header criterion/criterion.h
     want openmpi-bin command_of mpirun
     want libopenmpi-dev command_of mpicc
-    nvrtc_there || want python3-pip pip_works
+    { nvrtc_there && nvdisasm_there; } || want python3-pip pip_works
 fi
 if [ "$model" -eq 1 ]; then
     want python3-pip pip_works
     want unzip command_of unzip
 fi
 
-# A machine without network tests everything but the compiling of kernels for devices.
-install_nvrtc() {
-    if [ "$tests" -eq 0 ] || nvrtc_there; then return 0; fi
-    echo "Installing the wheel nvidia-cuda-nvrtc into build-test/nvrtc" >&2
+# install_wheel NAME WHAT: the wheel nvidia-cuda-NAME into build-test/NAME.  A machine without
+# network does without it.
+install_wheel() {
+    echo "Installing the wheel nvidia-cuda-$1 into build-test/$1" >&2
     mkdir -p build-test
-    python3 -m pip install -q --disable-pip-version-check --no-deps --target build-test/nvrtc.new \
-        nvidia-cuda-nvrtc >&2 && mv build-test/nvrtc.new build-test/nvrtc ||
-        echo "setup.sh: no NVRTC: tests that compile kernels for devices are skipped" >&2
+    python3 -m pip install -q --disable-pip-version-check --no-deps --target "build-test/$1.new" \
+        "nvidia-cuda-$1" >&2 && mv "build-test/$1.new" "build-test/$1" ||
+        echo "setup.sh: no $1: $2 skipped" >&2
 }
 
-if [ -z "$missing" ]; then install_nvrtc; exit 0; fi
+install_wheels() {
+    if [ "$tests" -eq 0 ]; then return 0; fi
+    nvrtc_there || install_wheel nvrtc "tests that compile kernels for devices are"
+    nvdisasm_there || install_wheel nvdisasm "the count of instructions on devices is"
+}
+
+if [ -z "$missing" ]; then install_wheels; exit 0; fi
 
 if ! command_of apt-get; then
     echo "setup.sh: missing, and there is no apt-get to install it (Debian's names):$missing" >&2
@@ -118,4 +129,4 @@ export DEBIAN_FRONTEND
 # Word splitting is meant: lists of options and packages.
 $as_root apt-get update -q >&2
 $as_root env DEBIAN_FRONTEND=noninteractive apt-get install $options $missing >&2
-install_nvrtc
+install_wheels
