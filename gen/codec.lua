@@ -330,8 +330,8 @@ local function add_bases(d, c, parts, config)
     d.by_lane = d.flagged and not d.along_lanes       -- lanes of a cell differ in their bases
     d.copies = parts.choose and parts.choose.copies or 1
     -- On a device queries of such keys stay as they are.
-    d.bias = d.shift and not d.unrotated
-    if d.unrotated and config.target == "cuda" then d.turns, d.copies = false, 1 end
+    d.bias = d.shift and not d.restored
+    if d.restored and config.target == "cuda" then d.turns, d.copies = false, 1 end
     d.choice_piece, d.head_piece = c.choose_number, c.head_dim & -c.head_dim
     d.rotations = parts.transform and not d.dense and { c.transform_number } or {}
     if parts.choose then
@@ -481,28 +481,11 @@ local function add_levels(d, parts, isa)
     d.book_room, d.book_values = room, table.concat(values, ", ")
 end
 
--- Raises a refusal unless a target has kernels for the parts.
-local function check_target(side, config, parts)
-    for _, stage in ipairs(config.target == "cuda" and stages or {}) do
-        local part = parts[stage.name]
-        if part and part.host_only then
-            refuse("%s.%s = %s: has no kernel of target cuda", side, stage.name,
-                   config[side][stage.name])
-        end
-    end
-    if config.target == "cuda" and parts.fit and parts.fit.refit
-       and config[side].axis == "per_channel" then
-        refuse("%s.fit = %s: has no kernel of target cuda for groups along tokens", side,
-               config[side].fit)
-    end
-end
-
 -- Returns the codec of side "k" or "v".  `parts[stage]` is the part of each stage that is not left
 -- out.
 function codec.derive(side, config, parts, isa)
     local c, page_size = config[side], config.page_size
     check_parts(side, c, parts)
-    check_target(side, config, parts)
     check_shape(side, config, parts)
     if parts.choose then check_choice(side, c, parts) end
 

@@ -88,25 +88,50 @@ INLINE $(s "grid") $(s "fit_grid")($(s "pair")* pair, int flag, $(codec.stat_par
 }
 //% if codec.refit then
 
-// The scale that is stored once the codes of the group x are known.
-INLINE void $(s "refit")($(s "pair")* pair, $(s "grid") grid, const float* x, int stride,
-                    $(codec.stat_parameters))
+// Sums over the levels of a group's codes.
+typedef struct $(s "level_sums") {
+    //% for _, one in ipairs(codec.refit) do
+    float $(one.name);
+    //% end
+} $(s "level_sums");
+
+INLINE $(s "level_sums") $(s "no_level_sums")(void)
+{
+    const $(s "level_sums") none = { 0.0f };
+    return none;
+}
+
+// A value of the group joins them.
+INLINE void $(s "add_level")($(s "level_sums")* to, $(s "grid") grid, float x)
+{
+    const float near = clamp(x, -0x1p36f, 0x1p36f);
+    const float level = $(s "level_of")($(s "code_of_level")(x * grid.inverse));
+    (void)near;
+    //% for _, one in ipairs(codec.refit) do
+    to->$(one.name) += $(one.term);
+    //% end
+}
+
+// The scale that is stored once they are known.
+INLINE void $(s "end_refit")($(s "pair")* pair, $(s "level_sums") of, $(codec.stat_parameters))
 {
     const float scale = pair->scale, wanted = $(s "wanted_scale")($(codec.stat_names));
     //% for _, one in ipairs(codec.refit) do
-    float $(one.name) = 0.0f;
+    const float $(one.name) = of.$(one.name);
     //% end
-    for (int i = 0; i < $(codec.group_size); ++i) {
-        const float near = clamp(x[i * stride], -0x1p36f, 0x1p36f);
-        const float level = $(s "level_of")($(s "code_of_level")(x[i * stride] * grid.inverse));
-        (void)near;
-        //% for _, one in ipairs(codec.refit) do
-        $(one.name) += $(one.term);
-        //% end
-    }
     (void)scale;
     (void)wanted;
     (void)$(s "store_scale")(pair, $(fit.again));
+}
+
+// All of it for a group x.
+INLINE void $(s "refit")($(s "pair")* pair, $(s "grid") grid, const float* x, int stride,
+                    $(codec.stat_parameters))
+{
+    $(s "level_sums") sums = $(s "no_level_sums")();
+    for (int i = 0; i < $(codec.group_size); ++i)
+        $(s "add_level")(&sums, grid, x[i * stride]);
+    $(s "end_refit")(pair, sums, $(codec.stat_names));
 }
 //% end
 //% end

@@ -6,5 +6,5 @@
 -- or have slots (extra=sparse).
 
 return { stage = "fit", name = "static", side = "k", text = "the calibrated range of each channel",
-         host_only = true, static = true, wanted = "1.0f",
+         static = true, wanted = "1.0f",
          stats = { { name = "any", first = "x", next = "any" } } }

@@ -12,4 +12,4 @@
 
 return { stage = "extra", name = "sparse", number = "slots", number_usual = 1, number_least = 1,
          number_most = 16, text = "the farthest values of a row in 16 bits",
-         host_only = true, sparse = true }
+         sparse = true }

@@ -77,7 +77,11 @@ INLINE int $(s "group")(int word, int lane)
 
 INLINE float $(s "scale_of")(uint32_t bits)
 {
-    //% if codec.flagged then
+    //% if meta.constant then
+    enum { code_max = $(codec.code_max) };
+    (void)bits;
+    return $(codec.calibrated_book and "1.0f" or meta.scale);
+    //% elseif codec.flagged then
     return absolute($("meta_" .. meta.scale_type)(bits));
     //% else
     return $("meta_" .. meta.scale_type)(bits);
@@ -182,7 +186,16 @@ INLINE float $(s "level")(uint32_t code) { return $(s "level_of")(code); }
 
 //% end
 //% if kernel.writes then
-//% if not codec.path then
+//% if codec.calibrated_book then
+// The code of a value: as many bounds between levels as it is not below.
+INLINE uint32_t $(s "code_of")(float x, const float* record)
+{
+    const float* book = record + $(codec.table_at(codec.calibrated_book));
+    uint32_t code = 0;
+    for (int k = 0; k < $(codec.code_max); ++k) code += x >= 0.5f * (book[k] + book[k + 1]);
+    return code;
+}
+//% elseif not codec.path then
 // The code of a value: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 INLINE uint32_t $(s "code_of")(float x, $(s "grid") grid)
@@ -223,6 +236,24 @@ INLINE uint32_t $(s "read_choice")(const unsigned char* page, int row)
 //% end
 //% if codec.path then
 #include "levels.cuh"
+
+//% end
+//% if codec.slots > 0 and not kernel.writes then
+#include "sparse.cuh"
+
+//% end
+//% if codec.calibrated_book and not kernel.writes then
+// Codes of x [num_rows, row_stride] become levels.
+INLINE void $(s "put_levels")(const float* record, int num_rows, int row_stride, float* x)
+{
+    const float* book = record + $(codec.table_at(codec.calibrated_book));
+    __syncthreads();
+    for (int i = threadIdx.x; i < num_rows * $(s "dim"); i += cta_threads) {
+        float* at = x + i / $(s "dim") * row_stride + i % $(s "dim");
+        *at = book[(int)*at];
+    }
+    __syncthreads();
+}
 
 //% end
 //% if kernel.name == "attend_splits" and not codec.in_keys then

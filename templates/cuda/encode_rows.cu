@@ -51,33 +51,43 @@ INLINE void $(s "clip_rows")(float* x, int rows)
 }
 
 //% end
+// A value of a row of the page as the row is stored: of keys before RoPE turned back, without what
+// its position gave it, as the window would hold it.
+INLINE float $(s "stored_value")(const $(s "unit")& u, int row, int channel)
+{
+    const uint16_t* of = u.ring + (u.row + row) % u.ring_rows * (int64_t)$(s "dim");
+    float value = f32_of_row(of[channel]);
+    //% if codec.unrotated then
+    if ($(s "does_turn")(u.turns, channel)) {
+        int other;
+        $(s "pair_of")(u.turns, channel, &other);
+        value = $(s "turned")(u.turns, (int64_t)u.sink_len + u.row + row, -1.0, channel, value,
+                         f32_of_row(of[other]));
+        value = f32_of_row(row_of_f32(value));
+    }
+    //% end
+    //% if codec.by_position then
+    value -= $(s "turned_mean")(u.record, (int64_t)u.sink_len + u.row + row, channel);
+    value = f32_of_row(row_of_f32(value));
+    //% end
+    return value;
+}
+
+//% if codec.slots > 0 then
+#include "sparse.cuh"
+
+//% end
 // Rows [from, from + rows) of the page in the codec's basis; of them [first, end) are read.
 template <int rows>
 INLINE void $(s "load_rows")(const $(s "unit")& u, int from, int first, int end, float* x)
 {
     __syncthreads();
-#pragma unroll 4
+    //% local by_position = codec.unrotated or codec.by_position    -- much code for each value
+#pragma unroll $(by_position and 1 or 4)
     for (int i = threadIdx.x; i < rows * $(s "dim"); i += cta_threads) {
         const int row = from + i / $(s "dim"), channel = i % $(s "dim");
         float value = 0.0f;
-        if (row >= first && row < end)
-            value = f32_of_row(u.ring[(u.row + row) % u.ring_rows * (int64_t)$(s "dim") + channel]);
-        //% if codec.unrotated then
-        if (row >= first && row < end && $(s "does_turn")(u.turns, channel)) {
-            int other;
-            $(s "pair_of")(u.turns, channel, &other);
-            const float y = f32_of_row(
-                u.ring[(u.row + row) % u.ring_rows * (int64_t)$(s "dim") + other]);
-            value = $(s "turned")(u.turns, (int64_t)u.sink_len + u.row + row, -1.0, channel,
-                             value, y);
-            value = f32_of_row(row_of_f32(value));
-        }
-        //% end
-        //% if codec.by_position then
-        // A row as the window would hold it, of its type.
-        value -= $(s "turned_mean")(u.record, (int64_t)u.sink_len + u.row + row, channel);
-        value = f32_of_row(row_of_f32(value));
-        //% end
+        if (row >= first && row < end) value = $(s "stored_value")(u, row, channel);
         //% if codec.shift then
         value -= u.record[$(codec.table_at(codec.shift.subtract)) + channel];
         //% end
@@ -101,6 +111,9 @@ INLINE void $(s "load_rows")(const $(s "unit")& u, int from, int first, int end,
 INLINE void $(s "load_tile")(const $(s "unit")& u, int tile, int first, int end, float* x)
 {
     $(s "load_rows")<16>(u, tile * 16, first, end, x);
+    //% if codec.slots > 0 then
+    $(s "fill_slots")(u, tile * 16, first, end, x);
+    //% end
 }
 
 // Codes of `channels` channels from `channel` on take their place in the page: of the rows [first,
@@ -198,6 +211,9 @@ INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
             const int row = tile * 16 + item % 16, channel = item / 16 * group_size;
             if (row < first || row >= end) continue;
             float* of = x + item % 16 * $(s "row_stride") + channel;
+            //% if codec.calibrated_book then
+            for (int i = 0; i < group_size; ++i) of[i] = float_of($(s "code_of")(of[i], u.record));
+            //% else
             //% for _, stat in ipairs(fit.stats) do
             float $(stat.name);
             //% end
@@ -221,6 +237,7 @@ INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
             //% end
             $(s "put_pair")(u.page, group, pair.scale_code, pair.zero_code);
             for (int i = 0; i < group_size; ++i) of[i] = float_of($(s "code_of")(of[i], grid));
+            //% end
         }
         __syncthreads();
         $(s "put_tile")(u, tile, first, end, x);
@@ -231,9 +248,10 @@ INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
 // Channels of a thread: with a search, whose candidates take many registers, one at a time.
 //% local all = (codec.head_dim + 127) // 128
 //% local each = codec.searches and 1 or all
+//% local last_pass = codec.searches and 4 or codec.refit and 2 or 1
 //% local most = codec.head_dim < 128 * each and codec.head_dim or 128 * each
 //% local many = most < codec.head_dim
-enum { $(s "each") = $(each), $(s "last_pass") = $(codec.searches and 4 or 1) };
+enum { $(s "each") = $(each), $(s "last_pass") = $(last_pass) };
 
 // What a thread knows of its channels: statistics, pair and grid, and the candidates of a search.
 typedef struct $(s "channels") {
@@ -241,6 +259,9 @@ typedef struct $(s "channels") {
     $(s "pair") pairs[$(each)];
     //% for _, stat in ipairs(fit.stats) do
     float $(stat.name .. "s")[$(each)];
+    //% end
+    //% if codec.refit then
+    $(s "level_sums") level_sums[$(each)];
     //% end
     //% if codec.searches then
     $(s "range")     range[$(each)];
@@ -313,7 +334,11 @@ INLINE void $(s "pass_value")($(s "channels")* w, int pass, int i, bool is_first
             else $(stat.name) = $(stat.next);
         }
         //% end
-        //% if codec.searches then
+        //% if codec.refit then
+    } else {
+        if (is_first) w->level_sums[i] = $(s "no_level_sums")();
+        $(s "add_level")(&w->level_sums[i], w->grids[i], value);
+        //% elseif codec.searches then
     } else {
 #pragma unroll
         for (int k = 0; k < $(s "candidates"); ++k) {
@@ -326,12 +351,19 @@ INLINE void $(s "pass_value")($(s "channels")* w, int pass, int i, bool is_first
 
 INLINE void $(s "end_pass")($(s "channels")* w, int pass)
 {
+    //% local items = codec.stat_items:gsub("%w+%[", "w->%0")
     if (pass == 0) {
-        //% local items = codec.stat_items:gsub("%w+%[", "w->%0")
 #pragma unroll
         for (int i = 0; i < $(each); ++i)
             w->grids[i] = $(s "fit_grid")(&w->pairs[i], -1, $(items));
     }
+    //% if codec.refit then
+    if (pass == 1) {
+#pragma unroll
+        for (int i = 0; i < $(each); ++i)
+            $(s "end_refit")(&w->pairs[i], w->level_sums[i], $(items));
+    }
+    //% end
     //% if codec.searches then
     if (pass == 0) $(s "start_search")(w);
     if (pass == 1 || pass == 2) $(s "end_refits")(w);
@@ -341,13 +373,17 @@ INLINE void $(s "end_pass")($(s "channels")* w, int pass)
 }
 
 // Groups along tokens: group_size rows at once, each channel from `from` on with a grid of its own.
-// Rows pass to be fitted and to be rounded; with a search five times, also twice to be refitted and
-// once to be compared.
+// Rows pass to be fitted and to be rounded; with a scale that codes ask for three times, also to
+// have their levels added up; with a search five times, also twice to be refitted and once to be
+// compared.
 INLINE void $(s "encode_group")(const $(s "unit")& u, int first, int end, float* x, int from)
 {
     $(s "channels") w;
     //% for _, stat in ipairs(fit.stats) do
     for (int i = 0; i < $(each); ++i) w.$(stat.name .. "s")[i] = 0.0f;    // of threads without any
+    //% end
+    //% if codec.refit then
+    for (int i = 0; i < $(each); ++i) w.level_sums[i] = $(s "no_level_sums")();
     //% end
 #pragma unroll 1
     for (int pass = 0; pass <= $(s "last_pass"); ++pass) {

@@ -5,7 +5,7 @@
 
 //% local copies = sides[1].copies
 
-//% if not sides[1].unrotated then
+//% if not sides[1].restored then
 // Scores of this thread's row of a strip.
 INLINE void score_token(const kvl__device_seq* s, int head, int row, bool is_visible, int distance,
                         const float* q, workspace* w)
@@ -54,13 +54,17 @@ INLINE void add_values(const kvl__device_seq* s, int head, int strip, int begin,
     for (int first = slice_of() * tokens; first < end; first += slices * tokens) {
         const int row = strip + first;
         if (slice_of() >= slices || first + tokens <= begin) continue;
-        const unsigned char* values = page_at(s, row / page_size, head, 1);
+        unsigned char* values = page_at(s, row / page_size, head, 1);
 #pragma unroll
         for (int i = 0; i < each; ++i) {
             float x[tokens];
             if (channel_of(i) >= head_dim_v) continue;
             $(sides[2].in_keys and "v_read_column" or "v_read_words")(values, channel_of(i),
                                                                  row % page_size, x);
+            //% if sides[2].slots > 0 then
+            v_put_column_slots(values, channel_of(i), row % page_size, begin - first, end - first,
+                               x);
+            //% end
 #pragma unroll
             for (int t = 0; t < tokens; ++t)
                 if (first + t < begin || first + t >= end) x[t] = 0.0f;
@@ -78,7 +82,7 @@ INLINE void attend_pages(const kvl__device_attend& a, const kvl__device_seq* s, 
 #pragma unroll 1
     for (int strip = begin / 16 * 16; strip < end; strip += strip_rows) {
         const int row = strip + threadIdx.x;
-        //% if sides[1].unrotated then
+        //% if sides[1].restored then
         w->state.distance[threadIdx.x] = (int)(row + a.windows.sink_len - position);
         k_score_strip(a, s, head, strip, begin, end, q, w->state.scores);
         //% else

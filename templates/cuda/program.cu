@@ -20,11 +20,14 @@
 //% if kernel.writes and side.path then
 #include "trellis.cuh"
 //% end
-//% if kernel.transform or kernel.scores and side.unrotated then
+//% if kernel.transform or kernel.scores and side.restored then
 #include "transform.cuh"
 //% end
 //% if (side.by_position or side.unrotated) and (kernel.transform or kernel.codec) then
 #include "turn.cuh"
+//% end
+//% if kernel.scores and side.restored then
+#include "restored_keys.cuh"
 //% end
 //% if kernel.by_side or kernel.side then
 $(include((kernel.file or kernel.name) .. ".cu"))

@@ -38,9 +38,12 @@ KERNEL $(s "restore_rows")(const __grid_constant__ kvl__device_restore a)
     const kvl__device_seq* s = (const kvl__device_seq*)a.seq;
     const int row = (int)a.first + blockIdx.x, behind = row - a.windows.sink_len;
     if (behind >= 0 && behind < s->quantized) {
-        const unsigned char* at = page_at(s, behind / page_size, head, $(side));
+        unsigned char* at = page_at(s, behind / page_size, head, $(side));
         $(s "restore_quantized")(a, at, behind % page_size, blockIdx.x, x);
         const float* record = record_of(a.tables, a.table_floats, $(side), head);
+        //% if codec.calibrated_book then
+        $(s "put_levels")(record, 1, 0, x);
+        //% end
         //% if codec.base then
         $(s "scale_up")(x, record);
         //% end
@@ -55,13 +58,16 @@ KERNEL $(s "restore_rows")(const __grid_constant__ kvl__device_restore a)
         //% else
         if (a.rows.data) $(s "from_basis")(x, record);
         //% end
-        //% if codec.by_position then
-        for (int i = threadIdx.x; a.rows.data && i < $(s "dim"); i += cta_threads)
-            x[i] += $(s "turned_mean")(record, row, i);
-        //% end
         //% if codec.shift then
         const float* shift = record + $(codec.table_at(codec.shift.subtract));
         for (int i = threadIdx.x; i < $(s "dim"); i += cta_threads) x[i] += shift[i];
+        //% end
+        //% if codec.slots > 0 then
+        $(s "put_slots")(at, behind % page_size, 1, 0, 1, 0, x);
+        //% end
+        //% if codec.by_position then
+        for (int i = threadIdx.x; a.rows.data && i < $(s "dim"); i += cta_threads)
+            x[i] += $(s "turned_mean")(record, row, i);
         //% end
         //% if codec.unrotated then
         if (a.rows.data) $(s "turn_row")((const double*)a.windows.turns, row, x);

@@ -1,6 +1,8 @@
-// restored_keys.cuh -- scores of keys that are stored before RoPE: gen/parts/pre_rope.lua.
+// restored_keys.cuh -- scores of keys that queries do not meet as codes: before RoPE, with values
+// that are stored as they are, or with levels of a calibrated book.
 //
-// A key is restored to the original basis and turned to its position; the query stays as it is.
+// A key is restored to the original basis and, where it is stored before RoPE
+// (gen/parts/pre_rope.lua), turned to its position; the query stays as it is.
 //% local n, dim = codec.read_words, codec.head_dim
 //% local each = (dim + 127) // 128
 //% local visible = "row + i % 16 >= begin && row + i % 16 < end"
@@ -55,6 +57,9 @@ INLINE void $(s "rows_from_dense")(float* x, const float* matrix)
 // The rows out of their bases.
 INLINE void $(s "restore_rows_16")(const float* record, const uint32_t* choices, float* x)
 {
+    //% if codec.calibrated_book then
+    $(s "put_levels")(record, 16, $(s "restored_stride"), x);
+    //% end
     //% if codec.base then
     for (int i = threadIdx.x; i < $(16 * dim); i += cta_threads)
         x[i / $(dim) * $(s "restored_stride") + i % $(dim)] *=
@@ -65,6 +70,9 @@ INLINE void $(s "restore_rows_16")(const float* record, const uint32_t* choices,
     $(s "rows_from_dense")(x, record + $(codec.table_at(codec.dense.query)));
     //% elseif codec.flagged then
     $(s "rotate")(x, 16, $(s "restored_stride"), choices, 1, 6u);
+    //% elseif codec.signs then
+    $(s("hadamard_" .. codec.piece))(x, 16, $(s "restored_stride"));
+    $(s "flip")(x, 16, $(s "restored_stride"));
     //% else
     $(s "to_basis")<16>(x, $(s "restored_stride"), record);
     //% end
@@ -76,6 +84,7 @@ INLINE void $(s "restore_rows_16")(const float* record, const uint32_t* choices,
     //% end
 }
 
+//% if codec.unrotated then
 // Angles of pairs as parts of 2^64 of a turn.
 INLINE void $(s "load_angles")(const double* turns, uint64_t* angles)
 {
@@ -86,9 +95,10 @@ INLINE void $(s "load_angles")(const double* turns, uint64_t* angles)
     }
 }
 
-// The scores of one row, which eight threads share, by all queries q [num_heads, dim].
-INLINE void $(s "score_restored")(const float* x, const double* turns, const uint64_t* angles,
-                             uint32_t position, const float* q, float* sums)
+// The scores of one row, turned to its position, which eight threads share, by all queries
+// q [num_heads, dim].
+INLINE void $(s "score_turned")(const float* x, const double* turns, const uint64_t* angles,
+                           uint32_t position, const float* q, float* sums)
 {
     const int dims = (int)turns[$(1 + dim // 2)];
     const bool halves = turns[0] != 0.0;
@@ -111,29 +121,57 @@ INLINE void $(s "score_restored")(const float* x, const double* turns, const uin
         for (int d = 1; d < 8; d *= 2) sums[h] += __shfl_xor_sync(0xffffffffu, sums[h], d);
 }
 
+//% else
+// The scores of one row, which eight threads share, by all queries q [num_heads, dim].
+INLINE void $(s "score_restored")(const float* x, const float* q, float* sums)
+{
+    for (int h = 0; h < num_heads; ++h) sums[h] = 0.0f;
+#pragma unroll 1
+    for (int i = threadIdx.x % 8; i < $(dim); i += 8) {
+#pragma unroll
+        for (int h = 0; h < num_heads; ++h) sums[h] = mul_add(q[h * $(dim) + i], x[i], sums[h]);
+    }
+    for (int h = 0; h < num_heads; ++h)
+        for (int d = 1; d < 8; d *= 2) sums[h] += __shfl_xor_sync(0xffffffffu, sums[h], d);
+}
+
+//% end
 // Scores [num_heads, cta_threads] of a strip's rows [begin, end).
 INLINE void $(s "score_strip")(const kvl__device_attend& a, const kvl__device_seq* s, int head,
                           int strip, int begin, int end, const float* q,
                           float (*scores)[cta_threads])
 {
     __shared__ float x[16 * $(s "restored_stride")];
+    //% if codec.unrotated then
     __shared__ uint64_t angles[$(dim // 2)];
-    __shared__ uint32_t choices[16];
     const double* turns = (const double*)a.windows.turns;
+    $(s "load_angles")(turns, angles);
+    //% end
+    __shared__ uint32_t choices[16];
     const int own = threadIdx.x / 8;
     float sums[num_heads];
-    $(s "load_angles")(turns, angles);
 #pragma unroll 1
     for (int h = 0; h < num_heads; ++h)
         scores[h][threadIdx.x] = -__int_as_float(0x7f800000);
 #pragma unroll 1
     for (int row = strip; row < end && row < strip + cta_threads; row += 16) {
-        const unsigned char* page = page_at(s, row / page_size, head, $(codec.is_key and 0 or 1));
+        unsigned char* page = page_at(s, row / page_size, head, $(codec.is_key and 0 or 1));
         $(s "read_rows")(page, row % page_size, row, begin, end, choices, x);
         $(s "restore_rows_16")(record_of(a.tables, a.table_floats, 0, head), choices, x);
-        $(s "score_restored")(x + own * $(s "restored_stride"), turns, angles,
-                         (uint32_t)(row + own + a.windows.sink_len), q, sums);
+        //% if codec.slots > 0 then
+        $(s "put_slots")(page, row % page_size, 16, begin - row, end - row,
+                    $(s "restored_stride"), x);
+        //% end
+        //% if codec.unrotated then
+        $(s "score_turned")(x + own * $(s "restored_stride"), turns, angles,
+                       (uint32_t)(row + own + a.windows.sink_len), q, sums);
+        //% else
+        $(s "score_restored")(x + own * $(s "restored_stride"), q, sums);
+        //% end
         if (threadIdx.x % 8 != 0 || row + own < begin || row + own >= end) continue;
         for (int h = 0; h < num_heads; ++h) scores[h][row - strip + own] = sums[h];
     }
+    //% if codec.by_position then
+    __syncthreads();                   // a thread adds to its row's scores
+    //% end
 }

@@ -175,7 +175,4 @@ INLINE void $(s "add_turned")(const kvl__device_attend& a, int head, int row, bo
     }
 }
 //% end
-//% if codec.unrotated then
-#include "restored_keys.cuh"
-//% end
 //% end

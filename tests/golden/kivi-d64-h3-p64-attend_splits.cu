@@ -548,97 +548,97 @@ INLINE int k_group(int word, int lane)
 
 INLINE float k_scale_of(uint32_t bits)
 {
-#line 83 "templates/cuda/codec.cuh"
+#line 87 "templates/cuda/codec.cuh"
     return meta_e5m3(bits);
-#line 85 "templates/cuda/codec.cuh"
+#line 89 "templates/cuda/codec.cuh"
 }
 
 INLINE float k_offset_of(float scale, uint32_t zero_bits)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 91 "templates/cuda/codec.cuh"
+#line 95 "templates/cuda/codec.cuh"
     const float zero = meta_i8(zero_bits);
-#line 93 "templates/cuda/codec.cuh"
+#line 97 "templates/cuda/codec.cuh"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
 INLINE float k_read_scale(const unsigned char* page, int group)
 {
-#line 103 "templates/cuda/codec.cuh"
+#line 107 "templates/cuda/codec.cuh"
     const unsigned char* at = page + k_scales_at + group * 1;
     return k_scale_of(read_u8(at));
-#line 106 "templates/cuda/codec.cuh"
+#line 110 "templates/cuda/codec.cuh"
 }
 
 INLINE float k_read_offset(const unsigned char* page, int group, float scale)
 {
     uint32_t zero = 0;
-#line 112 "templates/cuda/codec.cuh"
+#line 116 "templates/cuda/codec.cuh"
     zero = read_u8(page + k_zeros_at + group * 1);
-#line 114 "templates/cuda/codec.cuh"
+#line 118 "templates/cuda/codec.cuh"
     return k_offset_of(scale, zero);
 }
 
-#line 203 "templates/cuda/codec.cuh"
+#line 216 "templates/cuda/codec.cuh"
 
-#line 230 "templates/cuda/codec.cuh"
+#line 261 "templates/cuda/codec.cuh"
 // Values, in the codec's basis, of the 16 words of a lane of the page from `word` on.
 INLINE void k_read_words(const unsigned char* page, int lane, int word, float* x)
 {
     uint32_t q[16];
-#line 237 "templates/cuda/codec.cuh"
+#line 268 "templates/cuda/codec.cuh"
     k_get_codes(page + k_cell_at(lane / 16, word / 16), lane % 16, q);
-#line 269 "templates/cuda/codec.cuh"
+#line 300 "templates/cuda/codec.cuh"
     // Words side by side have scales side by side.
     const int group = k_group(word, lane);
     uint32_t scales[16], zeros[16] = { 0 };
-#line 273 "templates/cuda/codec.cuh"
+#line 304 "templates/cuda/codec.cuh"
     read_16_u8(page + k_scales_at + group * 1,
                                         scales);
-#line 280 "templates/cuda/codec.cuh"
+#line 311 "templates/cuda/codec.cuh"
     read_16_u8(page + k_zeros_at + group * 1, zeros);
-#line 282 "templates/cuda/codec.cuh"
+#line 313 "templates/cuda/codec.cuh"
     for (int i = 0; i < 16; ++i) {
         const float scale = k_scale_of(scales[i]);
         x[i] = scale * to_float(q[i]) + k_offset_of(scale, zeros[i]);
     }
-#line 298 "templates/cuda/codec.cuh"
+#line 329 "templates/cuda/codec.cuh"
 }
 
-#line 301 "templates/cuda/codec.cuh"
+#line 332 "templates/cuda/codec.cuh"
 // What scales are multiplied with, of one value.
 INLINE uint32_t k_get_code(const unsigned char* page, int lane, int word)
 {
     const unsigned char* cell = page + k_cell_at(lane / 16, word / 16);
     const int of = lane % 16, i = word % 16;
-#line 309 "templates/cuda/codec.cuh"
+#line 340 "templates/cuda/codec.cuh"
     uint32_t code = 0;
-#line 311 "templates/cuda/codec.cuh"
+#line 342 "templates/cuda/codec.cuh"
     {
         enum { each = 8, mask = 3 };
         const int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 317 "templates/cuda/codec.cuh"
+#line 348 "templates/cuda/codec.cuh"
         const uint32_t bits = load_u32(cell + 0 + i / 2 / each * 64 + of * 4);
-#line 319 "templates/cuda/codec.cuh"
+#line 350 "templates/cuda/codec.cuh"
         code |= (bits >> bit & mask) << 0;
     }
-#line 322 "templates/cuda/codec.cuh"
+#line 353 "templates/cuda/codec.cuh"
     return code;
-#line 324 "templates/cuda/codec.cuh"
+#line 355 "templates/cuda/codec.cuh"
 }
 
 // One value.
 INLINE float k_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 330 "templates/cuda/codec.cuh"
+#line 361 "templates/cuda/codec.cuh"
     const int lane = row, word = channel;
-#line 334 "templates/cuda/codec.cuh"
+#line 365 "templates/cuda/codec.cuh"
     *code = k_get_code(page, lane, word);
-#line 338 "templates/cuda/codec.cuh"
+#line 369 "templates/cuda/codec.cuh"
     const int group = k_group(word, lane);
     const float scale = k_read_scale(page, group);
     return scale * to_float(*code) + k_read_offset(page, group, scale);
-#line 342 "templates/cuda/codec.cuh"
+#line 373 "templates/cuda/codec.cuh"
 }
 
 
@@ -732,101 +732,101 @@ INLINE int v_group(int word, int lane)
 
 INLINE float v_scale_of(uint32_t bits)
 {
-#line 83 "templates/cuda/codec.cuh"
+#line 87 "templates/cuda/codec.cuh"
     return meta_e5m3(bits);
-#line 85 "templates/cuda/codec.cuh"
+#line 89 "templates/cuda/codec.cuh"
 }
 
 INLINE float v_offset_of(float scale, uint32_t zero_bits)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 91 "templates/cuda/codec.cuh"
+#line 95 "templates/cuda/codec.cuh"
     const float zero = meta_i8(zero_bits);
-#line 93 "templates/cuda/codec.cuh"
+#line 97 "templates/cuda/codec.cuh"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
 INLINE float v_read_scale(const unsigned char* page, int group)
 {
-#line 103 "templates/cuda/codec.cuh"
+#line 107 "templates/cuda/codec.cuh"
     const unsigned char* at = page + v_scales_at + group * 1;
     return v_scale_of(read_u8(at));
-#line 106 "templates/cuda/codec.cuh"
+#line 110 "templates/cuda/codec.cuh"
 }
 
 INLINE float v_read_offset(const unsigned char* page, int group, float scale)
 {
     uint32_t zero = 0;
-#line 112 "templates/cuda/codec.cuh"
+#line 116 "templates/cuda/codec.cuh"
     zero = read_u8(page + v_zeros_at + group * 1);
-#line 114 "templates/cuda/codec.cuh"
+#line 118 "templates/cuda/codec.cuh"
     return v_offset_of(scale, zero);
 }
 
-#line 203 "templates/cuda/codec.cuh"
+#line 216 "templates/cuda/codec.cuh"
 
-#line 230 "templates/cuda/codec.cuh"
+#line 261 "templates/cuda/codec.cuh"
 // Values, in the codec's basis, of the 16 words of a lane of the page from `word` on.
 INLINE void v_read_words(const unsigned char* page, int lane, int word, float* x)
 {
     uint32_t q[16];
-#line 237 "templates/cuda/codec.cuh"
+#line 268 "templates/cuda/codec.cuh"
     v_get_codes(page + v_cell_at(lane / 16, word / 16), lane % 16, q);
-#line 269 "templates/cuda/codec.cuh"
+#line 300 "templates/cuda/codec.cuh"
     // Words side by side have scales side by side.
     const int group = v_group(word, lane);
     uint32_t scales[16], zeros[16] = { 0 };
-#line 273 "templates/cuda/codec.cuh"
+#line 304 "templates/cuda/codec.cuh"
     read_16_u8(page + v_scales_at + group * 1,
                                         scales);
-#line 280 "templates/cuda/codec.cuh"
+#line 311 "templates/cuda/codec.cuh"
     read_16_u8(page + v_zeros_at + group * 1, zeros);
-#line 282 "templates/cuda/codec.cuh"
+#line 313 "templates/cuda/codec.cuh"
     for (int i = 0; i < 16; ++i) {
         const float scale = v_scale_of(scales[i]);
         x[i] = scale * to_float(q[i]) + v_offset_of(scale, zeros[i]);
     }
-#line 298 "templates/cuda/codec.cuh"
+#line 329 "templates/cuda/codec.cuh"
 }
 
-#line 301 "templates/cuda/codec.cuh"
+#line 332 "templates/cuda/codec.cuh"
 // What scales are multiplied with, of one value.
 INLINE uint32_t v_get_code(const unsigned char* page, int lane, int word)
 {
     const unsigned char* cell = page + v_cell_at(lane / 16, word / 16);
     const int of = lane % 16, i = word % 16;
-#line 309 "templates/cuda/codec.cuh"
+#line 340 "templates/cuda/codec.cuh"
     uint32_t code = 0;
-#line 311 "templates/cuda/codec.cuh"
+#line 342 "templates/cuda/codec.cuh"
     {
         enum { each = 8, mask = 3 };
         const int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 317 "templates/cuda/codec.cuh"
+#line 348 "templates/cuda/codec.cuh"
         const uint32_t bits = load_u32(cell + 0 + i / 2 / each * 64 + of * 4);
-#line 319 "templates/cuda/codec.cuh"
+#line 350 "templates/cuda/codec.cuh"
         code |= (bits >> bit & mask) << 0;
     }
-#line 322 "templates/cuda/codec.cuh"
+#line 353 "templates/cuda/codec.cuh"
     return code;
-#line 324 "templates/cuda/codec.cuh"
+#line 355 "templates/cuda/codec.cuh"
 }
 
 // One value.
 INLINE float v_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 332 "templates/cuda/codec.cuh"
+#line 363 "templates/cuda/codec.cuh"
     const int lane = channel, word = row;
-#line 334 "templates/cuda/codec.cuh"
+#line 365 "templates/cuda/codec.cuh"
     *code = v_get_code(page, lane, word);
-#line 338 "templates/cuda/codec.cuh"
+#line 369 "templates/cuda/codec.cuh"
     const int group = v_group(word, lane);
     const float scale = v_read_scale(page, group);
     return scale * to_float(*code) + v_read_offset(page, group, scale);
-#line 342 "templates/cuda/codec.cuh"
+#line 373 "templates/cuda/codec.cuh"
 }
 
 
-#line 36 "templates/cuda/program.cu"
+#line 39 "templates/cuda/program.cu"
 #line 1 "templates/cuda/attend_splits.cu"
 // attend_splits.cu -- attention of a query row over one part of the rows that it sees.
 //

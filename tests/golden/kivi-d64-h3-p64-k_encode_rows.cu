@@ -548,38 +548,38 @@ INLINE int k_group(int word, int lane)
 
 INLINE float k_scale_of(uint32_t bits)
 {
-#line 83 "templates/cuda/codec.cuh"
+#line 87 "templates/cuda/codec.cuh"
     return meta_e5m3(bits);
-#line 85 "templates/cuda/codec.cuh"
+#line 89 "templates/cuda/codec.cuh"
 }
 
 INLINE float k_offset_of(float scale, uint32_t zero_bits)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 91 "templates/cuda/codec.cuh"
+#line 95 "templates/cuda/codec.cuh"
     const float zero = meta_i8(zero_bits);
-#line 93 "templates/cuda/codec.cuh"
+#line 97 "templates/cuda/codec.cuh"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
 INLINE float k_read_scale(const unsigned char* page, int group)
 {
-#line 103 "templates/cuda/codec.cuh"
+#line 107 "templates/cuda/codec.cuh"
     const unsigned char* at = page + k_scales_at + group * 1;
     return k_scale_of(read_u8(at));
-#line 106 "templates/cuda/codec.cuh"
+#line 110 "templates/cuda/codec.cuh"
 }
 
 INLINE float k_read_offset(const unsigned char* page, int group, float scale)
 {
     uint32_t zero = 0;
-#line 112 "templates/cuda/codec.cuh"
+#line 116 "templates/cuda/codec.cuh"
     zero = read_u8(page + k_zeros_at + group * 1);
-#line 114 "templates/cuda/codec.cuh"
+#line 118 "templates/cuda/codec.cuh"
     return k_offset_of(scale, zero);
 }
 
-#line 118 "templates/cuda/codec.cuh"
+#line 122 "templates/cuda/codec.cuh"
 // The numbers that turn a value into its code: round((x - offset) * inverse).
 typedef struct k_grid {
     float offset, inverse;
@@ -588,11 +588,11 @@ typedef struct k_grid {
 INLINE void k_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
 {
     (void)zero_code;
-#line 131 "templates/cuda/codec.cuh"
+#line 135 "templates/cuda/codec.cuh"
     page[k_scales_at + group] = (unsigned char)scale_code;
-#line 131 "templates/cuda/codec.cuh"
+#line 135 "templates/cuda/codec.cuh"
     page[k_zeros_at + group] = (unsigned char)zero_code;
-#line 136 "templates/cuda/codec.cuh"
+#line 140 "templates/cuda/codec.cuh"
 }
 
 // What is stored for a group, and the scale that it decodes to.
@@ -601,7 +601,7 @@ typedef struct k_pair {
     float    scale;
 } k_pair;
 
-#line 145 "templates/cuda/codec.cuh"
+#line 149 "templates/cuda/codec.cuh"
 // Fits a group.  flag: the lowest bit of its zero; < 0: any.
 INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
 {
@@ -611,7 +611,7 @@ INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
     uint32_t scale_code;
     float scale;
     (void)flag;
-#line 155 "templates/cuda/codec.cuh"
+#line 159 "templates/cuda/codec.cuh"
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -631,63 +631,63 @@ INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 159 "templates/cuda/codec.cuh"
+#line 163 "templates/cuda/codec.cuh"
     pair->zero_code = zero_code;
-#line 171 "templates/cuda/codec.cuh"
+#line 175 "templates/cuda/codec.cuh"
     pair->scale_code = scale_code;
     pair->scale = scale;
     return grid;
 }
 
-#line 186 "templates/cuda/codec.cuh"
+#line 199 "templates/cuda/codec.cuh"
 // The code of a value: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 INLINE uint32_t k_code_of(float x, k_grid grid)
 {
-#line 193 "templates/cuda/codec.cuh"
+#line 206 "templates/cuda/codec.cuh"
     const float zero_point = 0.0f, code_max = 3.0f;
     float y = (x - grid.offset) * grid.inverse;
     y = most(y, -zero_point);
     y = least(y, code_max - zero_point);
     return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
-#line 199 "templates/cuda/codec.cuh"
+#line 212 "templates/cuda/codec.cuh"
 }
-#line 203 "templates/cuda/codec.cuh"
+#line 216 "templates/cuda/codec.cuh"
 
-#line 301 "templates/cuda/codec.cuh"
+#line 332 "templates/cuda/codec.cuh"
 // What scales are multiplied with, of one value.
 INLINE uint32_t k_get_code(const unsigned char* page, int lane, int word)
 {
     const unsigned char* cell = page + k_cell_at(lane / 16, word / 16);
     const int of = lane % 16, i = word % 16;
-#line 309 "templates/cuda/codec.cuh"
+#line 340 "templates/cuda/codec.cuh"
     uint32_t code = 0;
-#line 311 "templates/cuda/codec.cuh"
+#line 342 "templates/cuda/codec.cuh"
     {
         enum { each = 8, mask = 3 };
         const int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 317 "templates/cuda/codec.cuh"
+#line 348 "templates/cuda/codec.cuh"
         const uint32_t bits = load_u32(cell + 0 + i / 2 / each * 64 + of * 4);
-#line 319 "templates/cuda/codec.cuh"
+#line 350 "templates/cuda/codec.cuh"
         code |= (bits >> bit & mask) << 0;
     }
-#line 322 "templates/cuda/codec.cuh"
+#line 353 "templates/cuda/codec.cuh"
     return code;
-#line 324 "templates/cuda/codec.cuh"
+#line 355 "templates/cuda/codec.cuh"
 }
 
 // One value.
 INLINE float k_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 330 "templates/cuda/codec.cuh"
+#line 361 "templates/cuda/codec.cuh"
     const int lane = row, word = channel;
-#line 334 "templates/cuda/codec.cuh"
+#line 365 "templates/cuda/codec.cuh"
     *code = k_get_code(page, lane, word);
-#line 338 "templates/cuda/codec.cuh"
+#line 369 "templates/cuda/codec.cuh"
     const int group = k_group(word, lane);
     const float scale = k_read_scale(page, group);
     return scale * to_float(*code) + k_read_offset(page, group, scale);
-#line 342 "templates/cuda/codec.cuh"
+#line 373 "templates/cuda/codec.cuh"
 }
 
 
@@ -718,7 +718,7 @@ INLINE void k_turn_query(float* x, const float* record) { k_to_basis<1>(x, 0, re
 #line 188 "templates/cuda/transform.cuh"
 INLINE void k_from_basis(float* x, const float* record) { k_to_basis<1>(x, 0, record); }
 
-#line 30 "templates/cuda/program.cu"
+#line 33 "templates/cuda/program.cu"
 #line 1 "templates/cuda/encode_rows.cu"
 // encode_rows.cu -- rows of rings become codes of pages: transform, fit, round, pack.
 //
@@ -743,27 +743,39 @@ typedef struct k_unit {
 } k_unit;
 
 #line 54 "templates/cuda/encode_rows.cu"
+// A value of a row of the page as the row is stored: of keys before RoPE turned back, without what
+// its position gave it, as the window would hold it.
+INLINE float k_stored_value(const k_unit& u, int row, int channel)
+{
+    const uint16_t* of = u.ring + (u.row + row) % u.ring_rows * (int64_t)k_dim;
+    float value = f32_of_row(of[channel]);
+#line 73 "templates/cuda/encode_rows.cu"
+    return value;
+}
+
+#line 80 "templates/cuda/encode_rows.cu"
 // Rows [from, from + rows) of the page in the codec's basis; of them [first, end) are read.
 template <int rows>
 INLINE void k_load_rows(const k_unit& u, int from, int first, int end, float* x)
 {
     __syncthreads();
+#line 86 "templates/cuda/encode_rows.cu"
 #pragma unroll 4
     for (int i = threadIdx.x; i < rows * k_dim; i += cta_threads) {
         const int row = from + i / k_dim, channel = i % k_dim;
         float value = 0.0f;
-        if (row >= first && row < end)
-            value = f32_of_row(u.ring[(u.row + row) % u.ring_rows * (int64_t)k_dim + channel]);
-#line 87 "templates/cuda/encode_rows.cu"
+        if (row >= first && row < end) value = k_stored_value(u, row, channel);
+#line 97 "templates/cuda/encode_rows.cu"
         x[i / k_dim * k_row_stride + channel] = value;
     }
     k_to_basis<rows>(x, k_row_stride, u.record);
-#line 99 "templates/cuda/encode_rows.cu"
+#line 109 "templates/cuda/encode_rows.cu"
 }
 
 INLINE void k_load_tile(const k_unit& u, int tile, int first, int end, float* x)
 {
     k_load_rows<16>(u, tile * 16, first, end, x);
+#line 117 "templates/cuda/encode_rows.cu"
 }
 
 // Codes of `channels` channels from `channel` on take their place in the page: of the rows [first,
@@ -777,14 +789,14 @@ INLINE void k_put_cells(const k_unit& u, int tile, int first, int end, const flo
         const bool write = item < channels;
         uint32_t q[16];
         for (int i = 0; i < 16; ++i) q[i] = 0;
-#line 118 "templates/cuda/encode_rows.cu"
+#line 131 "templates/cuda/encode_rows.cu"
         unsigned char* cell = u.page + k_cell_at(tile, write ? at : 0);
-#line 122 "templates/cuda/encode_rows.cu"
+#line 135 "templates/cuda/encode_rows.cu"
         if (write && !whole) k_get_codes(cell, lane, q);
         for (int i = 0; i < 16; ++i) {
-#line 125 "templates/cuda/encode_rows.cu"
+#line 138 "templates/cuda/encode_rows.cu"
             const int row = lane, place = item / 16 * 16 + i;
-#line 129 "templates/cuda/encode_rows.cu"
+#line 142 "templates/cuda/encode_rows.cu"
             if (write && tile * 16 + row >= first && tile * 16 + row < end)
                 q[i] = bits_of(x[row * stride + place]);
         }
@@ -797,23 +809,23 @@ INLINE void k_put_tile(const k_unit& u, int tile, int first, int end, const floa
     k_put_cells(u, tile, first, end, x, k_row_stride, 0, k_dim);
 }
 
-#line 231 "templates/cuda/encode_rows.cu"
+#line 248 "templates/cuda/encode_rows.cu"
 // Channels of a thread: with a search, whose candidates take many registers, one at a time.
-#line 236 "templates/cuda/encode_rows.cu"
+#line 254 "templates/cuda/encode_rows.cu"
 enum { k_each = 1, k_last_pass = 1 };
 
 // What a thread knows of its channels: statistics, pair and grid, and the candidates of a search.
 typedef struct k_channels {
     k_grid grids[1];
     k_pair pairs[1];
-#line 243 "templates/cuda/encode_rows.cu"
+#line 261 "templates/cuda/encode_rows.cu"
     float los[1];
-#line 243 "templates/cuda/encode_rows.cu"
+#line 261 "templates/cuda/encode_rows.cu"
     float his[1];
-#line 249 "templates/cuda/encode_rows.cu"
+#line 270 "templates/cuda/encode_rows.cu"
 } k_channels;
 
-#line 301 "templates/cuda/encode_rows.cu"
+#line 322 "templates/cuda/encode_rows.cu"
 // A value of channel i passes, in the last pass to become its code.
 INLINE void k_pass_value(k_channels* w, int pass, int i, bool is_first, float* at)
 {
@@ -821,49 +833,50 @@ INLINE void k_pass_value(k_channels* w, int pass, int i, bool is_first, float* a
     if (pass == k_last_pass) {
         *at = float_of(k_code_of(value, w->grids[i]));
     } else if (pass == 0) {
-#line 309 "templates/cuda/encode_rows.cu"
+#line 330 "templates/cuda/encode_rows.cu"
         {
             const float x = value;
             float& lo = w->los[i];
             if (is_first) lo = x;
             else lo = x < lo ? x : lo;
         }
-#line 309 "templates/cuda/encode_rows.cu"
+#line 330 "templates/cuda/encode_rows.cu"
         {
             const float x = value;
             float& hi = w->his[i];
             if (is_first) hi = x;
             else hi = x > hi ? x : hi;
         }
-#line 324 "templates/cuda/encode_rows.cu"
+#line 349 "templates/cuda/encode_rows.cu"
     }
 }
 
 INLINE void k_end_pass(k_channels* w, int pass)
 {
+#line 355 "templates/cuda/encode_rows.cu"
     if (pass == 0) {
-#line 331 "templates/cuda/encode_rows.cu"
 #pragma unroll
         for (int i = 0; i < 1; ++i)
             w->grids[i] = k_fit_grid(&w->pairs[i], -1, w->los[i], w->his[i]);
     }
-#line 341 "templates/cuda/encode_rows.cu"
+#line 373 "templates/cuda/encode_rows.cu"
 }
 
 // Groups along tokens: group_size rows at once, each channel from `from` on with a grid of its own.
-// Rows pass to be fitted and to be rounded; with a search five times, also twice to be refitted and
-// once to be compared.
+// Rows pass to be fitted and to be rounded; with a scale that codes ask for three times, also to
+// have their levels added up; with a search five times, also twice to be refitted and once to be
+// compared.
 INLINE void k_encode_group(const k_unit& u, int first, int end, float* x, int from)
 {
     k_channels w;
-#line 350 "templates/cuda/encode_rows.cu"
+#line 383 "templates/cuda/encode_rows.cu"
     for (int i = 0; i < 1; ++i) w.los[i] = 0.0f;    // of threads without any
-#line 350 "templates/cuda/encode_rows.cu"
+#line 383 "templates/cuda/encode_rows.cu"
     for (int i = 0; i < 1; ++i) w.his[i] = 0.0f;    // of threads without any
-#line 352 "templates/cuda/encode_rows.cu"
+#line 388 "templates/cuda/encode_rows.cu"
 #pragma unroll 1
     for (int pass = 0; pass <= k_last_pass; ++pass) {
-#line 357 "templates/cuda/encode_rows.cu"
+#line 393 "templates/cuda/encode_rows.cu"
 #pragma unroll 1
         for (int tile = first / 16; tile * 16 < end; ++tile) {
             const int begin = tile * 16 < first ? first - tile * 16 : 0;
@@ -880,7 +893,7 @@ INLINE void k_encode_group(const k_unit& u, int first, int end, float* x, int fr
             }
             if (pass < k_last_pass) continue;
             __syncthreads();
-#line 374 "templates/cuda/encode_rows.cu"
+#line 410 "templates/cuda/encode_rows.cu"
             k_put_cells(u, tile, first, end, x + from, k_row_stride, from,
                         64);
         }
@@ -900,12 +913,12 @@ INLINE void k_encode_unit(const k_unit& u, int first, int end)
     enum { group_size = 32 };
     __shared__ float x[16 * k_row_stride];
     for (int row = first; row < end; row += group_size) {
-#line 398 "templates/cuda/encode_rows.cu"
+#line 434 "templates/cuda/encode_rows.cu"
         k_encode_group(u, row, row + group_size, x, 0);
-#line 400 "templates/cuda/encode_rows.cu"
+#line 436 "templates/cuda/encode_rows.cu"
     }
 }
-#line 403 "templates/cuda/encode_rows.cu"
+#line 439 "templates/cuda/encode_rows.cu"
 
 KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -925,7 +938,7 @@ KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
     u.sink_len = a.windows.sink_len;
     u.page = page_at(s, page, head, 0);
     u.record = record_of(a.tables, a.table_floats, 0, head);
-#line 425 "templates/cuda/encode_rows.cu"
+#line 461 "templates/cuda/encode_rows.cu"
     k_encode_unit(u, first - u.row, end - u.row);
 }
 

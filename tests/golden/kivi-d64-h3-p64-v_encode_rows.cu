@@ -548,38 +548,38 @@ INLINE int v_group(int word, int lane)
 
 INLINE float v_scale_of(uint32_t bits)
 {
-#line 83 "templates/cuda/codec.cuh"
+#line 87 "templates/cuda/codec.cuh"
     return meta_e5m3(bits);
-#line 85 "templates/cuda/codec.cuh"
+#line 89 "templates/cuda/codec.cuh"
 }
 
 INLINE float v_offset_of(float scale, uint32_t zero_bits)
 {
     enum { bits = 2, code_max = 3, half_codes = 1 << (bits - 1) };
-#line 91 "templates/cuda/codec.cuh"
+#line 95 "templates/cuda/codec.cuh"
     const float zero = meta_i8(zero_bits);
-#line 93 "templates/cuda/codec.cuh"
+#line 97 "templates/cuda/codec.cuh"
     return scale * (zero * ((float)(1 << bits) / 32.0f) - 0.5f * (float)code_max);
 }
 
 INLINE float v_read_scale(const unsigned char* page, int group)
 {
-#line 103 "templates/cuda/codec.cuh"
+#line 107 "templates/cuda/codec.cuh"
     const unsigned char* at = page + v_scales_at + group * 1;
     return v_scale_of(read_u8(at));
-#line 106 "templates/cuda/codec.cuh"
+#line 110 "templates/cuda/codec.cuh"
 }
 
 INLINE float v_read_offset(const unsigned char* page, int group, float scale)
 {
     uint32_t zero = 0;
-#line 112 "templates/cuda/codec.cuh"
+#line 116 "templates/cuda/codec.cuh"
     zero = read_u8(page + v_zeros_at + group * 1);
-#line 114 "templates/cuda/codec.cuh"
+#line 118 "templates/cuda/codec.cuh"
     return v_offset_of(scale, zero);
 }
 
-#line 118 "templates/cuda/codec.cuh"
+#line 122 "templates/cuda/codec.cuh"
 // The numbers that turn a value into its code: round((x - offset) * inverse).
 typedef struct v_grid {
     float offset, inverse;
@@ -588,11 +588,11 @@ typedef struct v_grid {
 INLINE void v_put_pair(unsigned char* page, int group, uint32_t scale_code, uint32_t zero_code)
 {
     (void)zero_code;
-#line 131 "templates/cuda/codec.cuh"
+#line 135 "templates/cuda/codec.cuh"
     page[v_scales_at + group] = (unsigned char)scale_code;
-#line 131 "templates/cuda/codec.cuh"
+#line 135 "templates/cuda/codec.cuh"
     page[v_zeros_at + group] = (unsigned char)zero_code;
-#line 136 "templates/cuda/codec.cuh"
+#line 140 "templates/cuda/codec.cuh"
 }
 
 // What is stored for a group, and the scale that it decodes to.
@@ -601,7 +601,7 @@ typedef struct v_pair {
     float    scale;
 } v_pair;
 
-#line 145 "templates/cuda/codec.cuh"
+#line 149 "templates/cuda/codec.cuh"
 // Fits a group.  flag: the lowest bit of its zero; < 0: any.
 INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
 {
@@ -611,7 +611,7 @@ INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
     uint32_t scale_code;
     float scale;
     (void)flag;
-#line 155 "templates/cuda/codec.cuh"
+#line 159 "templates/cuda/codec.cuh"
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
@@ -631,63 +631,63 @@ INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 159 "templates/cuda/codec.cuh"
+#line 163 "templates/cuda/codec.cuh"
     pair->zero_code = zero_code;
-#line 171 "templates/cuda/codec.cuh"
+#line 175 "templates/cuda/codec.cuh"
     pair->scale_code = scale_code;
     pair->scale = scale;
     return grid;
 }
 
-#line 186 "templates/cuda/codec.cuh"
+#line 199 "templates/cuda/codec.cuh"
 // The code of a value: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 INLINE uint32_t v_code_of(float x, v_grid grid)
 {
-#line 193 "templates/cuda/codec.cuh"
+#line 206 "templates/cuda/codec.cuh"
     const float zero_point = 0.0f, code_max = 3.0f;
     float y = (x - grid.offset) * grid.inverse;
     y = most(y, -zero_point);
     y = least(y, code_max - zero_point);
     return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
-#line 199 "templates/cuda/codec.cuh"
+#line 212 "templates/cuda/codec.cuh"
 }
-#line 203 "templates/cuda/codec.cuh"
+#line 216 "templates/cuda/codec.cuh"
 
-#line 301 "templates/cuda/codec.cuh"
+#line 332 "templates/cuda/codec.cuh"
 // What scales are multiplied with, of one value.
 INLINE uint32_t v_get_code(const unsigned char* page, int lane, int word)
 {
     const unsigned char* cell = page + v_cell_at(lane / 16, word / 16);
     const int of = lane % 16, i = word % 16;
-#line 309 "templates/cuda/codec.cuh"
+#line 340 "templates/cuda/codec.cuh"
     uint32_t code = 0;
-#line 311 "templates/cuda/codec.cuh"
+#line 342 "templates/cuda/codec.cuh"
     {
         enum { each = 8, mask = 3 };
         const int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 317 "templates/cuda/codec.cuh"
+#line 348 "templates/cuda/codec.cuh"
         const uint32_t bits = load_u32(cell + 0 + i / 2 / each * 64 + of * 4);
-#line 319 "templates/cuda/codec.cuh"
+#line 350 "templates/cuda/codec.cuh"
         code |= (bits >> bit & mask) << 0;
     }
-#line 322 "templates/cuda/codec.cuh"
+#line 353 "templates/cuda/codec.cuh"
     return code;
-#line 324 "templates/cuda/codec.cuh"
+#line 355 "templates/cuda/codec.cuh"
 }
 
 // One value.
 INLINE float v_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 332 "templates/cuda/codec.cuh"
+#line 363 "templates/cuda/codec.cuh"
     const int lane = channel, word = row;
-#line 334 "templates/cuda/codec.cuh"
+#line 365 "templates/cuda/codec.cuh"
     *code = v_get_code(page, lane, word);
-#line 338 "templates/cuda/codec.cuh"
+#line 369 "templates/cuda/codec.cuh"
     const int group = v_group(word, lane);
     const float scale = v_read_scale(page, group);
     return scale * to_float(*code) + v_read_offset(page, group, scale);
-#line 342 "templates/cuda/codec.cuh"
+#line 373 "templates/cuda/codec.cuh"
 }
 
 
@@ -718,7 +718,7 @@ INLINE void v_turn_query(float* x, const float* record) { v_to_basis<1>(x, 0, re
 #line 188 "templates/cuda/transform.cuh"
 INLINE void v_from_basis(float* x, const float* record) { v_to_basis<1>(x, 0, record); }
 
-#line 30 "templates/cuda/program.cu"
+#line 33 "templates/cuda/program.cu"
 #line 1 "templates/cuda/encode_rows.cu"
 // encode_rows.cu -- rows of rings become codes of pages: transform, fit, round, pack.
 //
@@ -743,27 +743,39 @@ typedef struct v_unit {
 } v_unit;
 
 #line 54 "templates/cuda/encode_rows.cu"
+// A value of a row of the page as the row is stored: of keys before RoPE turned back, without what
+// its position gave it, as the window would hold it.
+INLINE float v_stored_value(const v_unit& u, int row, int channel)
+{
+    const uint16_t* of = u.ring + (u.row + row) % u.ring_rows * (int64_t)v_dim;
+    float value = f32_of_row(of[channel]);
+#line 73 "templates/cuda/encode_rows.cu"
+    return value;
+}
+
+#line 80 "templates/cuda/encode_rows.cu"
 // Rows [from, from + rows) of the page in the codec's basis; of them [first, end) are read.
 template <int rows>
 INLINE void v_load_rows(const v_unit& u, int from, int first, int end, float* x)
 {
     __syncthreads();
+#line 86 "templates/cuda/encode_rows.cu"
 #pragma unroll 4
     for (int i = threadIdx.x; i < rows * v_dim; i += cta_threads) {
         const int row = from + i / v_dim, channel = i % v_dim;
         float value = 0.0f;
-        if (row >= first && row < end)
-            value = f32_of_row(u.ring[(u.row + row) % u.ring_rows * (int64_t)v_dim + channel]);
-#line 87 "templates/cuda/encode_rows.cu"
+        if (row >= first && row < end) value = v_stored_value(u, row, channel);
+#line 97 "templates/cuda/encode_rows.cu"
         x[i / v_dim * v_row_stride + channel] = value;
     }
     v_to_basis<rows>(x, v_row_stride, u.record);
-#line 99 "templates/cuda/encode_rows.cu"
+#line 109 "templates/cuda/encode_rows.cu"
 }
 
 INLINE void v_load_tile(const v_unit& u, int tile, int first, int end, float* x)
 {
     v_load_rows<16>(u, tile * 16, first, end, x);
+#line 117 "templates/cuda/encode_rows.cu"
 }
 
 // Codes of `channels` channels from `channel` on take their place in the page: of the rows [first,
@@ -777,14 +789,14 @@ INLINE void v_put_cells(const v_unit& u, int tile, int first, int end, const flo
         const bool write = item < channels;
         uint32_t q[16];
         for (int i = 0; i < 16; ++i) q[i] = 0;
-#line 120 "templates/cuda/encode_rows.cu"
+#line 133 "templates/cuda/encode_rows.cu"
         unsigned char* cell = u.page + v_cell_at(write ? at : 0, tile);
-#line 122 "templates/cuda/encode_rows.cu"
+#line 135 "templates/cuda/encode_rows.cu"
         if (write && !whole) v_get_codes(cell, lane, q);
         for (int i = 0; i < 16; ++i) {
-#line 127 "templates/cuda/encode_rows.cu"
+#line 140 "templates/cuda/encode_rows.cu"
             const int row = i, place = item;
-#line 129 "templates/cuda/encode_rows.cu"
+#line 142 "templates/cuda/encode_rows.cu"
             if (write && tile * 16 + row >= first && tile * 16 + row < end)
                 q[i] = bits_of(x[row * stride + place]);
         }
@@ -797,7 +809,7 @@ INLINE void v_put_tile(const v_unit& u, int tile, int first, int end, const floa
     v_put_cells(u, tile, first, end, x, v_row_stride, 0, v_dim);
 }
 
-#line 190 "templates/cuda/encode_rows.cu"
+#line 203 "templates/cuda/encode_rows.cu"
 // Groups along the channels of a row.  A thread has one group of one row.
 INLINE void v_encode_unit(const v_unit& u, int first, int end)
 {
@@ -809,39 +821,40 @@ INLINE void v_encode_unit(const v_unit& u, int first, int end)
             const int row = tile * 16 + item % 16, channel = item / 16 * group_size;
             if (row < first || row >= end) continue;
             float* of = x + item % 16 * v_row_stride + channel;
-#line 202 "templates/cuda/encode_rows.cu"
+#line 218 "templates/cuda/encode_rows.cu"
             float lo;
-#line 202 "templates/cuda/encode_rows.cu"
+#line 218 "templates/cuda/encode_rows.cu"
             float hi;
-#line 204 "templates/cuda/encode_rows.cu"
+#line 220 "templates/cuda/encode_rows.cu"
             {
                 const float x = of[0];
-#line 207 "templates/cuda/encode_rows.cu"
+#line 223 "templates/cuda/encode_rows.cu"
                 lo = x;
-#line 207 "templates/cuda/encode_rows.cu"
+#line 223 "templates/cuda/encode_rows.cu"
                 hi = x;
-#line 209 "templates/cuda/encode_rows.cu"
+#line 225 "templates/cuda/encode_rows.cu"
             }
             for (int i = 1; i < group_size; ++i) {
                 const float x = of[i];
-#line 213 "templates/cuda/encode_rows.cu"
+#line 229 "templates/cuda/encode_rows.cu"
                 lo = x < lo ? x : lo;
-#line 213 "templates/cuda/encode_rows.cu"
+#line 229 "templates/cuda/encode_rows.cu"
                 hi = x > hi ? x : hi;
-#line 215 "templates/cuda/encode_rows.cu"
+#line 231 "templates/cuda/encode_rows.cu"
             }
             const int group = v_group(row, channel);
             v_pair pair;
             const v_grid grid = v_fit_grid(&pair, -1, lo, hi);
-#line 222 "templates/cuda/encode_rows.cu"
+#line 238 "templates/cuda/encode_rows.cu"
             v_put_pair(u.page, group, pair.scale_code, pair.zero_code);
             for (int i = 0; i < group_size; ++i) of[i] = float_of(v_code_of(of[i], grid));
+#line 241 "templates/cuda/encode_rows.cu"
         }
         __syncthreads();
         v_put_tile(u, tile, first, end, x);
     }
 }
-#line 403 "templates/cuda/encode_rows.cu"
+#line 439 "templates/cuda/encode_rows.cu"
 
 KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -861,7 +874,7 @@ KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
     u.sink_len = a.windows.sink_len;
     u.page = page_at(s, page, head, 1);
     u.record = record_of(a.tables, a.table_floats, 1, head);
-#line 425 "templates/cuda/encode_rows.cu"
+#line 461 "templates/cuda/encode_rows.cu"
     v_encode_unit(u, first - u.row, end - u.row);
 }
 
