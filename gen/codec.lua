@@ -31,8 +31,12 @@ end
 local function check_parts(side, c, parts)
     local levels, fit, meta = parts.levels, parts.fit, parts.meta
     check_listed(side, "bits", levels.bits, c.bits)
-    if parts.extra and (levels.raw or c.axis ~= "per_token" or parts.transform or parts.choose
-                        or parts.round.feedback or parts.round.path or fit.clips_rows) then
+    if levels.empty and not (parts.extra and parts.extra.signs) then
+        refuse("%s.levels = %s: needs a sketch beside them", side, c.levels)
+    end
+    local sparse = parts.extra and parts.extra.sparse
+    if sparse and (levels.raw or c.axis ~= "per_token" or parts.transform or parts.choose
+                   or parts.round.feedback or parts.round.path or fit.clips_rows) then
         refuse("%s.extra = %s: needs groups along channels of the window, rounded one by one", side,
                c.extra)
     end
@@ -279,9 +283,11 @@ local function derive_tables(c, parts)
     return tables, at
 end
 
--- Whether keys are scored as restored rows: queries do not meet their codes.
-local function is_restored(c, parts)
-    return parts.place and parts.place.unrotated or parts.extra or parts.levels.calibrated
+-- Whether queries do not meet the codes of keys: the runtime scores restored rows, or what is
+-- stored where there are no codes.
+local function is_restored(parts)
+    return parts.place and parts.place.unrotated or parts.extra and parts.extra.sparse
+        or parts.levels.calibrated or parts.levels.empty
 end
 
 -- The signs of a random rotation (gen/parts/signed_hadamard.lua), as numbers of C.
@@ -297,8 +303,8 @@ local function random_signs(dim)
 end
 
 -- Whether sums of a side's products are sums of floats on every instruction set.
-local function needs_floats(c, parts, is_key)
-    return is_key and is_restored(c, parts) or parts.meta and parts.meta.constant
+local function needs_floats(parts, is_key)
+    return is_key and is_restored(parts) or parts.meta and parts.meta.constant
         or parts.levels.book or parts.levels.float
 end
 
@@ -309,9 +315,11 @@ local function add_bases(d, c, parts, config)
     d.by_position = parts.shift and parts.shift.by_position
     -- Keys that are turned when they are read, have slots or a calibrated book: the runtime scores
     -- them, restored.
-    d.restored = d.is_key and is_restored(c, parts)
+    d.restored = d.is_key and is_restored(parts)
+    -- The runtime adds what keys have by their positions, or in a sketch, to their scores.
+    d.adds = d.restored or d.by_position or parts.extra and parts.extra.signs
     d.unrotated = parts.place and parts.place.unrotated
-    d.slots = parts.extra and c.extra_number or 0
+    d.slots = parts.extra and parts.extra.sparse and c.extra_number or 0
     d.calibrated_book = parts.levels.calibrated or false
     d.shift = not d.by_position and parts.shift or nil
     d.tables, d.record_floats = derive_tables(c, parts)
@@ -481,11 +489,23 @@ local function add_levels(d, parts, isa)
     d.book_room, d.book_values = room, table.concat(values, ", ")
 end
 
+-- Raises a refusal unless a target has kernels for the parts.
+local function check_target(side, config, parts)
+    for _, stage in ipairs(config.target == "cuda" and stages or {}) do
+        local part = parts[stage.name]
+        if part and part.host_only then
+            refuse("%s.%s = %s: has no kernel of target cuda", side, stage.name,
+                   config[side][stage.name])
+        end
+    end
+end
+
 -- Returns the codec of side "k" or "v".  `parts[stage]` is the part of each stage that is not left
 -- out.
 function codec.derive(side, config, parts, isa)
     local c, page_size = config[side], config.page_size
     check_parts(side, c, parts)
+    check_target(side, config, parts)
     check_shape(side, config, parts)
     if parts.choose then check_choice(side, c, parts) end
 
@@ -497,15 +517,15 @@ function codec.derive(side, config, parts, isa)
     local meta = parts.meta or no_meta
     local stored = { scale_bytes = meta.scale_bytes,
                      zero_bytes = parts.levels.stores_zero and meta.zero_bytes or 0,
-                     slots = parts.extra and c.extra_number or 0 }
+                     extra = parts.extra, extra_number = c.extra_number }
     local planes = raw and {} or layout.planes(c.bits)
     local path = parts.round.path and paths.derive(side, c, planes, along_lanes, isa)
     local level_bits = c.bits + (path and 1 or 0)
     local fold = choose_fold(raw, along_lanes, c.group_size)
-    local math = needs_floats(c, parts, is_key) and "f32" or config.math
+    local math = needs_floats(parts, is_key) and "f32" or config.math
     local d = {
         side = side, title = in_keys and "values in the keys" or is_key and "keys" or "values",
-        is_key = is_key, in_keys = in_keys, raw = raw or "none",
+        is_key = is_key, in_keys = in_keys, raw = raw or "none", empty = parts.levels.empty,
         bits = c.bits, head_dim = c.head_dim,
         -- Codes are levels, but where groups are paths, whose levels have one bit more.
         path = path or false, level_bits = level_bits, code_max = (1 << level_bits) - 1,

@@ -1,6 +1,6 @@
 -- layout.lua -- the byte order of one side (keys or values) of one KV head inside a page.
 --
---     | codes | scales | zeros, of affine levels | slots, of values stored as they are |
+--     | codes | scales | zeros, of affine levels | extra, what rows have beside their codes |
 --
 -- Codes: cells of 16 tokens x 16 channels, [tile of tokens][group of channels], 32 * bits bytes
 -- each.  One direction of a cell runs along the 16 lanes of a vector, the other along its words:
@@ -26,7 +26,10 @@
 -- [lanes / group_size][words].  In tokens and channels that is [group of channels][token] for
 -- per_token and [group of tokens][channel] for per_channel, on both sides.
 --
--- Slots: [token][slot], 3 bytes each: the value as u16, its channel.
+-- Extra, of slots: [token][slot], 3 bytes each: the value as u16, its channel.  Of a sketch:
+-- [token], the norm as f16, then signs, low bits first.  Where channels are kept apart: [unit of
+-- tokens], their channels, a byte each, then [token]: both norms, the signs, those of the channels
+-- apart.
 
 local layout = {}
 
@@ -44,20 +47,33 @@ function layout.planes(bits)
     return planes
 end
 
+-- Returns how many rows share what a part of stage extra stores (nil: none), and its bytes.
+function layout.extra(part, number, head_dim)
+    if not part then return 1, 0 end
+    if not part.signs then return 1, 3 * number end
+    local apart = part.apart or { channels = 0, rows = 1 }
+    local sketches = part.apart and number + 1 or number
+    local row_bytes = head_dim // 8 * sketches + (part.apart and 4 or 2)
+    return apart.rows, apart.channels + apart.rows * row_bytes
+end
+
 -- Returns the bytes of one side: cell_bytes, scales_at, zeros_at, slots_at, page_bytes;
--- and num_groups.
+-- num_groups; and extra_rows, extra_bytes.  meta: bytes of a scale and a zero, extra, its number.
 function layout.side(bits, head_dim, page_size, group_size, meta)
     local code_bytes = page_size * head_dim * bits // 8
     local groups = group_size > 0 and page_size * head_dim // group_size or 0
     local zeros_at = code_bytes + groups * meta.scale_bytes
     local slots_at = zeros_at + groups * meta.zero_bytes
+    local rows, bytes = layout.extra(meta.extra, meta.extra_number, head_dim)
     return {
         cell_bytes = 32 * bits,
         num_groups = groups,
         scales_at  = code_bytes,
         zeros_at   = zeros_at,
         slots_at   = slots_at,
-        page_bytes = slots_at + page_size * meta.slots * 3,
+        extra_rows = rows,
+        extra_bytes = bytes,
+        page_bytes = slots_at + page_size // rows * bytes,
     }
 end
 

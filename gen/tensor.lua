@@ -52,7 +52,7 @@ local function serves_side(d, axis)
     local meta = d.parts.meta
     return d.raw == "none" and not d.path and (d.bits == 2 or d.bits == 4) and d.axis == axis
         and d.head_dim % 64 == 0 and d.group_size % rows == 0
-        and not d.by_position and not d.restored and not d.parts.extra
+        and not d.adds and not d.parts.extra
         and not d.calibrated_book
         and not d.book and meta and meta.scale_bytes == 1 and meta.steps
         and (axis == "per_token" or is_power(d.group_size))

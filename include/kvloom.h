@@ -1133,6 +1133,7 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_device_args.h"
 #include "kvl_ref.h"
 #include "kvl_shift.h"
+#include "kvl_sketch.h"
 #include "kvl_turn.h"
 #include "kvl_text.h"
 #include "kvl_lua.h"

@@ -82,10 +82,17 @@ KVL__FN int32_t kvl__transform_of(const kvl__codec* c)
     return kvl__is_folded(c) ? KVL__TRANSFORM_NONE : c->words[KVL__STAGE_TRANSFORM];
 }
 
+// Whether what is stored beside codes is all there is.
+KVL__FN int kvl__has_no_codes(const kvl__codec* c)
+{
+    return c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_NOTHING;
+}
+
+// Whether levels have no groups.
 KVL__FN int kvl__is_raw(const kvl__codec* c)
 {
     return c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_F16 ||
-           c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_BF16;
+           c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_BF16 || kvl__has_no_codes(c);
 }
 
 // What codes mean where levels are not equally spaced; else NULL.
@@ -130,6 +137,37 @@ KVL__FN const char* kvl__position_word(const kvl__codec* c)
 KVL__FN int32_t kvl__row_slots(const kvl__codec* c)
 {
     return c->words[KVL__STAGE_EXTRA] == KVL__EXTRA_SPARSE ? c->numbers[KVL__STAGE_EXTRA] : 0;
+}
+
+// Rotations whose signs keys have beside their codes; 0: none.
+KVL__FN int32_t kvl__sketches(const kvl__codec* c)
+{
+    const int32_t word = c->words[KVL__STAGE_EXTRA];
+    return word == KVL__EXTRA_SKETCH || word == KVL__EXTRA_SKETCH_APART
+        ? c->numbers[KVL__STAGE_EXTRA] : 0;
+}
+
+enum { KVL__APART_CHANNELS = 8, KVL__APART_ROWS = 32 };    // gen/parts/sketch_apart.lua
+
+KVL__FN int kvl__keeps_apart(const kvl__codec* c)
+{
+    return c->words[KVL__STAGE_EXTRA] == KVL__EXTRA_SKETCH_APART;
+}
+
+enum { KVL__SLOT_BYTES = 3 };              // the value, its channel
+
+// Rows that share what is stored beside codes, and its bytes.
+KVL__FN int32_t kvl__extra_rows(const kvl__codec* c)
+{
+    return kvl__keeps_apart(c) ? KVL__APART_ROWS : 1;
+}
+
+KVL__FN int32_t kvl__extra_bytes(const kvl__codec* c)
+{
+    const int32_t number = kvl__sketches(c), signs = c->head_dim / 8;
+    if (kvl__keeps_apart(c))
+        return KVL__APART_CHANNELS + KVL__APART_ROWS * (4 + (number + 1) * signs);
+    return number ? 2 + number * signs : kvl__row_slots(c) * KVL__SLOT_BYTES;
 }
 
 // Whether levels are those of a calibrated book.
@@ -421,16 +459,16 @@ KVL__FN kvl_status kvl__parse_text(kvl__parse* p)
 KVL__FN double kvl__codec_bits(const kvl__codec* c)
 {
     const kvl__word* meta = kvl__word_of(c, KVL__STAGE_META);
-    if (c->group_size == 0) return c->bits;
+    const double extra = 8.0 * kvl__extra_bytes(c) / kvl__extra_rows(c) / c->head_dim;
+    if (c->group_size == 0) return c->bits + extra;
     const int zero = c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_AFFINE ? meta->zero_bytes : 0;
-    return c->bits + 8.0 * (meta->scale_bytes + zero) / c->group_size +
-           24.0 * kvl__row_slots(c) / c->head_dim;
+    return c->bits + 8.0 * (meta->scale_bytes + zero) / c->group_size + extra;
 }
 
 // Whether levels and fit have codes of so many bits.
 KVL__FN int kvl__has_bits(const kvl__codec* c, int bits)
 {
-    return bits >= 1 && bits <= 16 &&
+    return bits >= 0 && bits <= 16 &&
            (kvl__word_of(c, KVL__STAGE_LEVELS)->bits_mask >> bits & 1u) &&
            bits >= kvl__word_of(c, KVL__STAGE_FIT)->min_bits;
 }
@@ -468,7 +506,7 @@ KVL__FN kvl_status kvl__check_bits(const kvl__parse* p, const kvl__codec* c, cha
     const kvl__word* levels = kvl__word_of(c, KVL__STAGE_LEVELS);
     const kvl__word* fit = kvl__word_of(c, KVL__STAGE_FIT);
     char allowed[64] = "";
-    for (int b = 1; b <= 16; ++b)
+    for (int b = 0; b <= 16; ++b)
         if (kvl__has_bits(c, b))
             kvl__append_text(allowed, sizeof allowed, "%s%d", *allowed ? ", " : "", b);
     if (!kvl__has_bits(c, c->bits))
@@ -718,6 +756,28 @@ KVL__FN kvl_status kvl__check_slots(const kvl__parse* p, const kvl__codec* c, ch
     return KVL_OK;
 }
 
+// What signs beside codes, and keys without codes, ask of the other stages.
+KVL__FN kvl_status kvl__check_sketch(const kvl__parse* p, const kvl__codec* c, char side)
+{
+    static const int lone[] = { KVL__STAGE_SHIFT, KVL__STAGE_TRANSFORM, KVL__STAGE_CHOOSE };
+    const char* word = kvl__word_of(c, KVL__STAGE_EXTRA)->name;
+    if (kvl__has_no_codes(c) && !kvl__sketches(c))
+        return KVL__SPEC_FAIL(p, "%c.levels = nothing: needs %c.extra = sketch or sketch_apart, "
+                              "not %s", side, side, word);
+    for (int i = 0; kvl__has_no_codes(c) && i < 3; ++i)
+        if (c->words[lone[i]] != 0)
+            return KVL__SPEC_FAIL(p, "%c.levels = nothing: needs %c.%s = none, not %s", side, side,
+                                  kvl__stages[lone[i]].name, kvl__word_of(c, lone[i])->name);
+    if (!kvl__sketches(c)) return KVL_OK;
+    if (kvl__shifts_by_position(c))
+        return KVL__SPEC_FAIL(p, "%c.extra = %s: needs %c.shift = none or mean, not %s", side, word,
+                              side, kvl__word_of(c, KVL__STAGE_SHIFT)->name);
+    if (c->head_dim > KVL__MAX_STORED_DIM)
+        return KVL__SPEC_FAIL(p, "%c.extra = %s: head_dim = %d: must be at most %d", side, word,
+                              c->head_dim, KVL__MAX_STORED_DIM);
+    return KVL_OK;
+}
+
 // Words that one side alone can have.
 KVL__FN kvl_status kvl__check_sides(const kvl__parse* p, const kvl__codec* c, char side)
 {
@@ -771,6 +831,7 @@ KVL__FN kvl_status kvl__check_side(const kvl__parse* p, kvl__codec* c, char side
     KVL__TRY(kvl__check_position(p, c, side));
     KVL__TRY(kvl__check_path(p, c, side));
     KVL__TRY(kvl__check_slots(p, c, side));
+    KVL__TRY(kvl__check_sketch(p, c, side));
     return c->words[KVL__STAGE_CHOOSE] == KVL__CHOOSE_NONE ? KVL_OK
                                                            : kvl__check_choice(p, c, side);
 }
@@ -782,13 +843,18 @@ KVL__FN int32_t kvl__lcm(int32_t a, int32_t b)
     return a / x * b;
 }
 
+// Rows of a side that are encoded together.
+KVL__FN int32_t kvl__unit_along(const kvl__codec* c)
+{
+    const int per_channel = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL;
+    return kvl__lcm(per_channel ? c->group_size : 1, kvl__extra_rows(c));
+}
+
 // Chunk and page follow from the groups that run along tokens, unless they are given.
 KVL__FN kvl_status kvl__check_windows(const kvl__parse* p, kvl__config* c)
 {
     int32_t along = 1;
-    for (int side = 0; side < 2; ++side)
-        if (c->side[side].words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL)
-            along = kvl__lcm(along, c->side[side].group_size);
+    for (int side = 0; side < 2; ++side) along = kvl__lcm(along, kvl__unit_along(&c->side[side]));
     if (along > 4096)
         return KVL__SPEC_FAIL(p, "kg%d, vg%d: groups along tokens need chunks of %d rows, at most "
                               "4096", c->side[0].group_size, c->side[1].group_size, along);
@@ -862,7 +928,7 @@ KVL__FN kvl_status kvl__values_in_keys(const kvl__parse* p, kvl__config* config)
                               "be %s with them", kvl__position_stage(&config->side[0]),
                               kvl__position_word(&config->side[0]),
                               kvl__is_unrotated(&config->side[0]) ? "turned" : "shifted");
-    if (kvl__is_restored(&config->side[0]))
+    if (kvl__is_restored(&config->side[0]) || kvl__sketches(&config->side[0]))
         return KVL__SPEC_FAIL(p, "k.extra = %s, k.levels = %s: values that are in the keys "
                               "(values_in_keys) need codes that queries meet",
                               kvl__word_of(&config->side[0], KVL__STAGE_EXTRA)->name,

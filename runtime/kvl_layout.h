@@ -2,7 +2,7 @@
 // files.
 //
 // A page is [num_kv_heads] x { keys, values }; one side of one head is | codes | scales | zeros |
-// slots |.
+// extra |: what rows have beside their codes.
 // Linear order: the code of (row, channel) lies at bit (row head_dim + channel) bits of the codes,
 // low bits first; scales and zeros are arrays of groups, per token [row][group of channels], per
 // channel [group of rows][channel].  Generated programs order the codes and groups to suit their
@@ -18,11 +18,10 @@
 typedef struct kvl__side_layout {
     int64_t codes_bytes, num_groups;
     int32_t scale_bytes, zero_bytes;       // of one group
-    int64_t scales_at, zeros_at, slots_at, bytes;
+    int64_t scales_at, zeros_at, extra_at, bytes;
+    int32_t extra_rows, extra_bytes;       // rows that share what is beside codes, its bytes
     int32_t row_slots;                     // values of a row that are stored as they are
 } kvl__side_layout;
-
-enum { KVL__SLOT_BYTES = 3 };              // the value, its channel
 
 KVL__FN kvl__side_layout kvl__layout_of(const kvl__codec* c, int32_t page_size)
 {
@@ -35,9 +34,11 @@ KVL__FN kvl__side_layout kvl__layout_of(const kvl__codec* c, int32_t page_size)
     l.zero_bytes = affine ? meta->zero_bytes : 0;
     l.scales_at = l.codes_bytes;
     l.zeros_at = l.scales_at + l.num_groups * l.scale_bytes;
-    l.slots_at = l.zeros_at + l.num_groups * l.zero_bytes;
+    l.extra_at = l.zeros_at + l.num_groups * l.zero_bytes;
     l.row_slots = kvl__row_slots(c);
-    l.bytes = l.slots_at + (int64_t)page_size * l.row_slots * KVL__SLOT_BYTES;
+    l.extra_rows = kvl__extra_rows(c);
+    l.extra_bytes = kvl__extra_bytes(c);
+    l.bytes = l.extra_at + (int64_t)page_size / l.extra_rows * l.extra_bytes;
     return l;
 }
 

@@ -8,6 +8,7 @@
 
 #include "kvl_prefix.h"
 #include "kvl_shift.h"
+#include "kvl_sketch.h"
 #include "kvl_turn.h"
 
 // CREATION
@@ -703,6 +704,13 @@ KVL__FN void kvl__store_window_row(const kvl__codec* c, const kvl__view* v, int6
     }
 }
 
+// Codes of keys, and what is stored beside them.
+KVL__FN void kvl__encode_keys(const kvl__layer* l, const kvl__encode_args* a)
+{
+    l->program.encode_keys(a);
+    if (kvl__sketches((const kvl__codec*)a->codec)) kvl__sketch_encode(a, l->program.decode_keys);
+}
+
 // Encodes rows of a tail, of one page, that are stored without what they have by their positions:
 // as many at a time as a thread's scratch holds.
 KVL__FN void kvl__encode_by_position(const kvl__append_job* job, int thread, int64_t position,
@@ -711,7 +719,7 @@ KVL__FN void kvl__encode_by_position(const kvl__append_job* job, int thread, int
     const kvl__layer* l = job->l;
     const kvl__codec* c = &l->config.side[0];
     const kvl_cache* cache = job->cache;
-    const int along = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL ? c->group_size : 1;
+    const int along = kvl__unit_along(c);
     const int32_t room = KVL__SCRATCH_BYTES / (2 * c->head_dim) / along * along;
     const int32_t num_rows = a->num_rows, first_row = a->first_row;
     const uint16_t* rows = a->rows;
@@ -725,7 +733,7 @@ KVL__FN void kvl__encode_by_position(const kvl__append_job* job, int thread, int
         if (kvl__is_unrotated(c))
             kvl__turn_rows_back(c, l->turns, position + done, from, a->num_rows, shifted);
         else kvl__shift_rows(c, a->tables, position + done, from, a->num_rows, shifted);
-        l->program.encode_keys(a);
+        kvl__encode_keys(l, a);
     }
     a->num_rows = num_rows;
 }
@@ -754,7 +762,8 @@ KVL__FN void kvl__flush_tail(const kvl__append_job* job, const kvl__seq_layer* s
             a.first_row = (int32_t)in_page;
             if (kvl__is_by_position(c))
                 kvl__encode_by_position(job, thread, l->config.sink_len + row, &a);
-            else (side ? l->program.encode_values : l->program.encode_keys)(&a);
+            else if (side) l->program.encode_values(&a);
+            else kvl__encode_keys(l, &a);
         }
         uint16_t* to = w->tail[side] - keep * c->head_dim;
         memmove(to, to + num_rows * c->head_dim,
@@ -1179,6 +1188,19 @@ KVL__FN void kvl__attend_by_position(const kvl__attend_job* job, const kvl__quer
     l->program.attend_pages(a);
 }
 
+// Pages whose keys have signs beside their codes, or instead of them.
+KVL__FN void kvl__attend_sketched(const kvl__attend_job* job, kvl__basis_args* basis,
+                                  kvl__attend_args* a)
+{
+    const kvl__layer* l = job->l;
+    kvl__sketch_scores sketch;
+    kvl__sketch_scores_start(a, basis->x, &sketch);
+    a->add_shifts = kvl__sketch_scores_add;
+    a->shifts = &sketch;
+    l->program.prepare_query(basis);
+    l->program.attend_pages(a);
+}
+
 // One part of one query row and KV head; whoever finishes the last part merges.
 KVL__FN void kvl__attend_item(void* arg, int64_t item, int thread)
 {
@@ -1220,6 +1242,8 @@ KVL__FN void kvl__attend_item(void* arg, int64_t item, int thread)
             kvl__attend_restored(job, query, &basis, &a);
         } else if (kvl__is_by_position(&l->config.side[0])) {
             kvl__attend_by_position(job, query, &basis, &a);
+        } else if (kvl__sketches(&l->config.side[0])) {
+            kvl__attend_sketched(job, &basis, &a);
         } else {
             l->program.prepare_query(&basis);
             l->program.attend_pages(&a);
@@ -1448,6 +1472,7 @@ KVL__FN void kvl__decode_side(const kvl__layer* l, const kvl__seq_layer* s, int 
     a->num_rows = num;
     (side ? l->program.decode_values : l->program.decode_keys)(a);
     const kvl__codec* c = &l->config.side[side];
+    if (kvl__sketches(c)) kvl__sketch_restore(a);
     for (int r = 0; a->rows && kvl__is_unrotated(c) && r < num; ++r)
         kvl__turn_row(l->turns, c->head_dim, l->config.sink_len + row + r, 1,
                       a->rows + r * c->head_dim);

@@ -89,8 +89,7 @@ KVL__FN int64_t kvl__group_rows(const kvl__config* c)
 {
     int64_t rows = 1;
     for (int side = 0; side < 2; ++side)
-        if (c->side[side].words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL)
-            rows = kvl__lcm((int32_t)rows, c->side[side].group_size);
+        rows = kvl__lcm((int32_t)rows, kvl__unit_along(&c->side[side]));
     return rows;
 }
 

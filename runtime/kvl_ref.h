@@ -869,7 +869,7 @@ KVL__FN void kvl__encode_raw_row(const kvl__codec* c, const kvl__encode_args* a,
 KVL__FN unsigned char* kvl__slot_at(const kvl__side_layout* l, const unsigned char* page,
                                     int64_t row, int slot)
 {
-    return (unsigned char*)(uintptr_t)page + l->slots_at +
+    return (unsigned char*)(uintptr_t)page + l->extra_at +
            (row * l->row_slots + slot) * KVL__SLOT_BYTES;
 }
 
@@ -1449,6 +1449,7 @@ KVL__FN void kvl__encode_feedback(const kvl__codec* c, const kvl__encode_args* a
 KVL__FN void kvl__ref_encode(const kvl__encode_args* a)
 {
     const kvl__codec* c = (const kvl__codec*)a->codec;
+    if (kvl__has_no_codes(c)) return;
     if (kvl__has_feedback(c)) {
         kvl__encode_feedback(c, a);
         return;
@@ -1486,6 +1487,10 @@ KVL__FN float kvl__level_value(const kvl__book* book, int level)
 KVL__FN void kvl__decode_row(const kvl__codec* c, const kvl__side_layout* l,
                              const unsigned char* page, int64_t row, float* x)
 {
+    if (kvl__has_no_codes(c)) {
+        memset(x, 0, (size_t)c->head_dim * sizeof *x);
+        return;
+    }
     if (c->group_size == 0) {
         const unsigned char* from = page + 2 * row * c->head_dim;
         const int bf16 = c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_BF16;
@@ -1542,6 +1547,10 @@ KVL__FN void kvl__ref_decode(const kvl__decode_args* a)
         }
         for (int32_t i = 0; a->codes && i < c->head_dim; ++i) {
             const int64_t at = row * c->head_dim + i;
+            if (kvl__has_no_codes(c)) {
+                a->codes[(int64_t)r * c->head_dim + i] = 0;
+                continue;
+            }
             a->codes[(int64_t)r * c->head_dim + i] = c->group_size
                 ? (uint16_t)kvl__level_of(c, a->page, row, i)
                 : kvl__get_u16(a->page + 2 * at);
@@ -1564,8 +1573,8 @@ KVL__FN void kvl__ref_linear(const kvl__linear_args* a)
     memcpy(to, from, (size_t)(values * c->bits / 8));
     memcpy(to + l.scales_at, from + l.scales_at, (size_t)(groups * l.scale_bytes));
     memcpy(to + l.zeros_at, from + l.zeros_at, (size_t)(groups * l.zero_bytes));
-    memcpy(to + l.slots_at, from + l.slots_at,
-           (size_t)(a->num_rows * l.row_slots * KVL__SLOT_BYTES));
+    memcpy(to + l.extra_at, from + l.extra_at,
+           (size_t)((a->num_rows + l.extra_rows - 1) / l.extra_rows * l.extra_bytes));
 }
 
 // ATTEND

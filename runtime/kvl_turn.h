@@ -10,6 +10,7 @@
 #include "kvl_args.h"
 #include "kvl_ref.h"
 #include "kvl_rope.h"
+#include "kvl_sketch.h"
 
 enum { KVL__TURN_ROWS = 16, KVL__TURN_FRESH = 64 };      // of a tile; tiles between fresh angles
 
@@ -135,6 +136,7 @@ KVL__FN void kvl__turn_tile(kvl__turn_scores* w, int64_t row, int num)
     a.num_rows = num;
     a.rows = x;
     w->decode(&a);
+    if (kvl__sketches((const kvl__codec*)w->codec)) kvl__sketch_restore(&a);
     for (int r = 0; r < num; ++r) {
         float *from = x + r * w->dim, *to = w->rows[r];
         kvl__turn_halves(w, from);

@@ -1,6 +1,7 @@
 -- codec_page.lua -- docs/codecs.md: every codec in one table, and a paragraph each.
 --
 --     lua5.4 tools/codec_page.lua [EVAL.json | BENCH.json ...] > docs/codecs.md   (in the root)
+--     lua5.4 tools/codec_page.lua --keep docs/codecs.md [EVAL.json ...]     (to another file)
 --     lua5.4 tools/codec_page.lua --list all|nothing|calibration|matrices          their names
 --
 -- What a codec is comes from gen/codecs/ and gen/parts/: its name, source, stages, bits, windows,
@@ -9,6 +10,7 @@
 -- tools/codecs.sh runs both over all of them.
 
 package.path = "gen/?.lua"
+local layout = require "layout"
 local stages = require "stages"
 
 local head_dim = 64                    -- that bits of groups of a whole head are counted with
@@ -122,11 +124,14 @@ end
 
 local function bits_of(parts, s)
     local meta, levels = s.meta and part_of(parts, "meta", s.meta), s.levels or "affine"
-    if not s.group or not meta then return s.bits end
+    local part = s.extra and part_of(parts, "extra", s.extra)
+    local number = part and (tonumber(s.extra:match("%d+$")) or part.number_usual)
+    local rows, bytes = layout.extra(part, number, head_dim)
+    local extra = 8 * bytes / rows / head_dim
+    if not s.group or not meta then return s.bits + extra end
     local zero = part_of(parts, "levels", levels).stores_zero and meta.zero_bytes or 0
     local group = s.group == "head" and head_dim or s.group
-    local slots = s.extra and tonumber(s.extra:match("%d+$")) or 0      -- 3 bytes in each row
-    return s.bits + 8 * (meta.scale_bytes + zero) / group + 24 * slots / head_dim
+    return s.bits + 8 * (meta.scale_bytes + zero) / group + extra
 end
 
 local function needs(parts, codec)
@@ -225,6 +230,32 @@ local function add_results(measured, header, path)
     end
 end
 
+-- The figures of a page's table, and what stands above it of them.
+local function keep_results(measured, header, path)
+    local fields = { "common_kl_x1000", "common_top1", "kl_x1000", "encode_ns", "ratio_f16" }
+    local text = read(path)
+    for row in text:gmatch("\n| %[`[^\n]*") do
+        local cells = {}
+        for one in row:gmatch("|([^|\n]*)") do cells[#cells + 1] = one end
+        local m = {}
+        for i, field in ipairs(fields) do m[field] = tonumber(cells[7 + i]) end
+        if m.common_top1 then m.common_top1 = m.common_top1 / 100 end
+        measured[row:match("%[`(.-)`")] = m
+    end
+    header.kl = text:match("\n(KL %(times.-)\n\n")
+    header.speed = text:match("\n(Speed: .-)\n\n")
+end
+
+-- The words that have no kernel of target cuda.
+local function host_only()
+    local names = {}
+    for _, path in ipairs(list "gen/parts") do
+        local part = assert(loadfile(path, "t", {}))()
+        if part.host_only then names[#names + 1] = ("`%s=%s`"):format(part.stage, part.name) end
+    end
+    return #names > 0 and table.concat(names, ", ") or "none"
+end
+
 local function main(paths)
     local parts, codecs, measured, header = load_parts(), {}, {}, {}
     for _, path in ipairs(list "gen/codecs") do
@@ -241,6 +272,10 @@ local function main(paths)
         end
         return
     end
+    if paths[1] == "--keep" then
+        keep_results(measured, header, paths[2])
+        table.move(paths, 3, #paths + 2, 1)
+    end
     for _, path in ipairs(paths) do add_results(measured, header, path) end
     print("# The codecs\n")
     print("Written by `tools/codec_page.lua` from `gen/codecs/`, `gen/parts/` and measurements:\n"
@@ -249,9 +284,10 @@ local function main(paths)
     print(("Bits of a value in pages count metadata, at a head dim of %d where a group is a head;\n"
            .. "without the rows in 16 bits, whose numbers are those of windows: first / newest.\n"
            ):format(head_dim))
-    print("Every codec and every word has kernels on the host and on a CUDA device.  A device\n"
-          .. "refuses what its shared memory has no room for, and says how much it would take:\n"
-          .. "`round=feedback` of long groups or rows (docs/cuda.md).\n")
+    print(("Every codec and every word has kernels on the host and on a CUDA device, but for %s.\n"
+           .. "A device refuses those by name, and what its shared memory has no room for, and says\n"
+           .. "how much it would take: `round=feedback` of long groups or rows (docs/cuda.md).\n"
+           ):format(host_only()))
     for _, line in ipairs { header.kl or "", header.speed or "" } do
         if line ~= "" then print(line .. "\n") end
     end

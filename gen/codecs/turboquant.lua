@@ -1,7 +1,7 @@
 -- turboquant -- rotated keys on Lloyd-Max levels, values between min and max: as engines ship it.
 --
--- vLLM's presets: 4 bits with norm correction (this), k3v4 (k3), 3 bits (b3), and 8-bit keys
--- (fp8/turboquant).  Its values are not rotated.  It leaves two layers at either end in 16 bits.
+-- vLLM's turboquant_4bit_nc, with norm correction; its others are turboquant-k8v4, -k3v4 and -3bit.
+-- Its values are not rotated.  It leaves two layers at either end in 16 bits.
 
 return {
     name = "turboquant", text = "random rotation, Lloyd-Max keys",

@@ -145,7 +145,7 @@ static void score_strip(const strip* s, workspace* w)
         score_tiles(s->a->q, s->pages[i] + s->a->k_offset, first, end, w,
                     &w->scores[0][i * part_rows] - s->skip);
         //% end
-        //% if k.by_position or k.restored then
+        //% if k.adds then
         const int64_t page = s->pages - s->a->pages + i;
         s->a->add_shifts(s->a->shifts, page * page_size + s->skip, end - s->skip,
                          &w->scores[0][i * part_rows], strip_words);

@@ -164,6 +164,10 @@ INLINE void $(s "copy_meta")(const kvl__linear_args* a, int group, int linear)
 }
 //% end
 
+//% if codec.layout.extra_bytes > 0 then
+#include "extra_rows.h"
+
+//% end
 static void $(s "linear_rows")(const kvl__linear_args* a)
 {
     $(s "linear_codes")(a);
@@ -179,11 +183,7 @@ static void $(s "linear_rows")(const kvl__linear_args* a)
             $(s "copy_meta")(a, $(s "group")($(codec.word_lane("row", "i"))), at);
     }
     //% end
-    //% if codec.slots > 0 then
-    for (int64_t i = 0; i < a->num_rows * (int64_t)$(codec.slots * 3); ++i) {
-        unsigned char* page = a->page + $(codec.layout.slots_at) + i;
-        unsigned char* file = a->linear + $(codec.layout.slots_at) + i;
-        if (a->into_page) *page = *file; else *file = *page;
-    }
+    //% if codec.layout.extra_bytes > 0 then
+    $(s "copy_extra")(a);
     //% end
 }

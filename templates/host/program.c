@@ -16,6 +16,9 @@
 //% end
 //% for _, side in ipairs(sides) do
 //% use_side(side)
+//% if side.empty then
+#include "empty_rows.c"
+//% else
 #include "codec.h"
 //% if side.math == "int" then
 #include "dots.h"
@@ -37,6 +40,7 @@
 #include "encode_rows.c"
 #include "decode_rows.c"
 #include "linear_rows.c"
+//% end
 //% end
 //% end
 //% use_side(nil)

@@ -825,7 +825,7 @@ INLINE void softmax_finish(const softmax* s, float* o, float* lse)
     }
 }
 
-#line 19 "templates/host/program.c"
+#line 22 "templates/host/program.c"
 #line 1 "templates/host/codec.h"
 // codec.h -- keys at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
 #line 6 "templates/host/codec.h"
@@ -1060,7 +1060,7 @@ INLINE int k_fold_is_due(int lane16)
 #line 434 "templates/host/codec.h"
 }
 
-#line 21 "templates/host/program.c"
+#line 24 "templates/host/program.c"
 #line 1 "templates/host/dots.h"
 // dots.h -- sums of the keys' codes times 16-bit weights, as integers.
 #line 26 "templates/host/dots.h"
@@ -1507,7 +1507,7 @@ static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int end1
     }
 }
 
-#line 27 "templates/host/program.c"
+#line 30 "templates/host/program.c"
 #line 1 "templates/host/transform_rows.c"
 // transform_rows.c -- rows into the bases of the keys' codec, or out of them.
 //
@@ -1537,7 +1537,7 @@ static void k_transform_rows(const kvl__basis_args* a)
 #line 228 "templates/host/transform_rows.c"
 }
 
-#line 37 "templates/host/program.c"
+#line 40 "templates/host/program.c"
 #line 1 "templates/host/encode_rows.c"
 // encode_rows.c -- rows of the window become codes of a page: transform, fit, round, pack.
 //
@@ -1611,7 +1611,7 @@ static void k_encode_rows(const kvl__encode_args* a)
     }
 }
 
-#line 38 "templates/host/program.c"
+#line 41 "templates/host/program.c"
 #line 1 "templates/host/decode_rows.c"
 // decode_rows.c -- rows of a page as floats in the original basis, as codes, and their scales.
 
@@ -1646,7 +1646,7 @@ static void k_decode_rows(const kvl__decode_args* a)
 #line 66 "templates/host/decode_rows.c"
 }
 
-#line 39 "templates/host/program.c"
+#line 42 "templates/host/program.c"
 #line 1 "templates/host/linear_rows.c"
 // linear_rows.c -- the first rows of a page in the linear order of files (runtime/kvl_layout.h), or
 // from it.
@@ -1867,21 +1867,22 @@ INLINE void k_copy_meta(const kvl__linear_args* a, int group, int linear)
 }
 #line 166 "templates/host/linear_rows.c"
 
+#line 171 "templates/host/linear_rows.c"
 static void k_linear_rows(const kvl__linear_args* a)
 {
     k_linear_codes(a);
-#line 171 "templates/host/linear_rows.c"
+#line 175 "templates/host/linear_rows.c"
     int at = 0;
-#line 176 "templates/host/linear_rows.c"
+#line 180 "templates/host/linear_rows.c"
     for (int32_t row = 0; row < a->num_rows; row += k_group_size) {
         for (int i = 0; i < k_dim; ++i, ++at)
-#line 179 "templates/host/linear_rows.c"
+#line 183 "templates/host/linear_rows.c"
             k_copy_meta(a, k_group(i, row), at);
     }
 #line 189 "templates/host/linear_rows.c"
 }
 
-#line 19 "templates/host/program.c"
+#line 22 "templates/host/program.c"
 #line 1 "templates/host/codec.h"
 // codec.h -- values at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
 #line 6 "templates/host/codec.h"
@@ -2125,7 +2126,7 @@ INLINE int v_fold_is_due(int lane16)
 #line 434 "templates/host/codec.h"
 }
 
-#line 21 "templates/host/program.c"
+#line 24 "templates/host/program.c"
 #line 1 "templates/host/dots.h"
 // dots.h -- sums of the values' codes times 16-bit weights, as integers.
 #line 26 "templates/host/dots.h"
@@ -2399,7 +2400,7 @@ static NOINLINE void v_dot_cells(const v_strip* strip, int lane16, int from, int
 }
 
 
-#line 27 "templates/host/program.c"
+#line 30 "templates/host/program.c"
 #line 1 "templates/host/transform_rows.c"
 // transform_rows.c -- rows into the bases of the values' codec, or out of them.
 //
@@ -2429,7 +2430,7 @@ static void v_transform_rows(const kvl__basis_args* a)
 #line 228 "templates/host/transform_rows.c"
 }
 
-#line 37 "templates/host/program.c"
+#line 40 "templates/host/program.c"
 #line 1 "templates/host/encode_rows.c"
 // encode_rows.c -- rows of the window become codes of a page: transform, fit, round, pack.
 //
@@ -2521,7 +2522,7 @@ static void v_encode_rows(const kvl__encode_args* a)
     }
 }
 
-#line 38 "templates/host/program.c"
+#line 41 "templates/host/program.c"
 #line 1 "templates/host/decode_rows.c"
 // decode_rows.c -- rows of a page as floats in the original basis, as codes, and their scales.
 
@@ -2556,7 +2557,7 @@ static void v_decode_rows(const kvl__decode_args* a)
 #line 66 "templates/host/decode_rows.c"
 }
 
-#line 39 "templates/host/program.c"
+#line 42 "templates/host/program.c"
 #line 1 "templates/host/linear_rows.c"
 // linear_rows.c -- the first rows of a page in the linear order of files (runtime/kvl_layout.h), or
 // from it.
@@ -2789,21 +2790,22 @@ INLINE void v_copy_meta(const kvl__linear_args* a, int group, int linear)
 }
 #line 166 "templates/host/linear_rows.c"
 
+#line 171 "templates/host/linear_rows.c"
 static void v_linear_rows(const kvl__linear_args* a)
 {
     v_linear_codes(a);
-#line 171 "templates/host/linear_rows.c"
+#line 175 "templates/host/linear_rows.c"
     int at = 0;
-#line 173 "templates/host/linear_rows.c"
+#line 177 "templates/host/linear_rows.c"
     for (int32_t row = 0; row < a->num_rows; ++row) {
         for (int i = 0; i < v_dim; i += v_group_size, ++at)
-#line 179 "templates/host/linear_rows.c"
+#line 183 "templates/host/linear_rows.c"
             v_copy_meta(a, v_group(row, i), at);
     }
 #line 189 "templates/host/linear_rows.c"
 }
 
-#line 44 "templates/host/program.c"
+#line 48 "templates/host/program.c"
 #line 1 "templates/host/attend_windows.c"
 // attend_windows.c -- attention of num_heads queries over two stretches of 16-bit rows.
 //
@@ -3064,7 +3066,7 @@ static void attend_windows(const kvl__attend_args* a)
     softmax_finish(&state, a->o, a->lse);
 }
 
-#line 45 "templates/host/program.c"
+#line 49 "templates/host/program.c"
 #line 1 "templates/host/attend_pages.c"
 // attend_pages.c -- attention of num_heads queries over rows of pages, on the codes.
 //
@@ -3225,7 +3227,7 @@ static void attend_pages(const kvl__attend_args* a)
     softmax_finish(&state, a->o, a->lse);
 }
 
-#line 46 "templates/host/program.c"
+#line 50 "templates/host/program.c"
 
 // C has one name space for types and objects, so the object gets its exported name as a label.
 #define LABEL_TEXT(text) #text
@@ -3236,9 +3238,9 @@ const kvl__program program = {
     .abi            = KVL__ABI,
     .lanes          = 16,
     .k_page_bytes   = k_page_bytes,
-#line 59 "templates/host/program.c"
+#line 63 "templates/host/program.c"
     .v_page_bytes   = v_page_bytes,
-#line 61 "templates/host/program.c"
+#line 65 "templates/host/program.c"
     .scratch_bytes  = sizeof(workspace) + 64,        // room to begin at a cache line
     .encode_keys    = k_encode_rows,
     .encode_values  = v_encode_rows,

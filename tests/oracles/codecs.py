@@ -17,6 +17,7 @@ import numpy as np
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import books
 import flagrot
+import sketch
 import trellis
 
 F32 = np.float32
@@ -429,6 +430,16 @@ def encode_feedback(x, side, head):
 
 def encode(rows, side, head=0):
     """rows [n, d] as the window holds them -> dict of codes [n, d], scales, offsets."""
+    if not side["sketch"]:
+        return encode_codes(rows, side, head)
+    encoded = encode_codes(rows, side, head)
+    left = np.asarray(rows, F32) - decode_codes(encoded, side, head).astype(F32)
+    return {**encoded, "sketch": sketch.store(left, *side["sketch"])}
+
+
+def encode_codes(rows, side, head):
+    if side["levels"] == "nothing":
+        return {"codes": np.zeros(rows.shape, np.uint16), "scales": None, "offsets": None}
     x = np.asarray(rows, F32)
     chosen = None
     if side["choose"] != "none":
@@ -507,7 +518,14 @@ def encode_book(x, book, side):
 
 def decode(encoded, side, head=0):
     """float64 rows in the original basis."""
+    x = decode_codes(encoded, side, head)
+    return x + sketch.read(encoded["sketch"]) if "sketch" in encoded else x
+
+
+def decode_codes(encoded, side, head):
     codes = encoded["codes"]
+    if side["levels"] == "nothing":
+        return codes.astype(F64)
     if side["levels"] == "f16":
         x = codes.view(np.float16).astype(F64)
     elif side["levels"] == "bf16":
@@ -545,7 +563,7 @@ def _side(bits, group, axis, fit, levels, meta, rounding="nearest"):
     return {"bits": bits, "group": group, "axis": axis, "fit": fit, "levels": levels,
             "meta": meta, "round": rounding, "transform": 0, "dense": "", "shift": "none",
             "signs": False, "choose": "none", "choose_piece": 0, "score": "none",
-            "place": "post_rope", "rope": None, "extra": 0, "tables": {}}
+            "place": "post_rope", "rope": None, "extra": 0, "sketch": None, "tables": {}}
 
 
 def _copy(side):
@@ -581,10 +599,19 @@ def _preset(name):
     if name.startswith("turboquant"):
         key = _side(4, 0, "per_token", "matched", "lloyd", "f16")
         key.update(transform=-1, signs=True)
+        if name == "turboquant-prod":
+            value = _copy(key)
+            key.update(bits=3, fit="norm", sketch=(1, False))
+            return key, value, {"sink": 4, "recent": 128, "rows": "f16"}
         value = _side(4, 0, "per_token", "minmax", "affine", "f16")
         return key, value if name == "turboquant" else _copy(key), {"sink": 4, "recent": 128,
                                                                     "rows": "f16"}
     if name == "qjl":
+        key = _side(0, 0, "per_token", "none", "nothing", "none")
+        key.update(sketch=(2, True))
+        value = _side(2, 32, "per_token", "minmax", "affine", "f16")
+        return key, value, {"sink": 4, "recent": 128, "rows": "f16"}
+    if name == "qjl-signs":
         key = _side(1, 0, "per_token", "norm", "signs", "f16")
         key.update(transform=-1, signs=True)
         value = _side(2, 32, "per_token", "minmax", "affine", "f16")
@@ -612,6 +639,11 @@ def _preset(name):
 
 
 def _set_stage(side, stage, word, head_dim):
+    if stage == "extra" and word.startswith("sketch"):
+        apart = word.startswith("sketch_apart")
+        number = word[len("sketch_apart" if apart else "sketch"):]
+        side["extra"], side["sketch"] = 0, (int(number or 1 + apart), apart)
+        return
     if stage == "extra":
         side["extra"] = 0 if word == "none" else int(word[6:] or 1)
         return
@@ -657,7 +689,8 @@ def parse_spec(spec, head_dim_k, head_dim_v):
         side["group"] = dim if side["group"] == "head" else side["group"]
         if side["transform"] < 0:
             side["transform"] = hadamard_piece(dim)
-        side["group"] = side["group"] or (0 if side["levels"] in ("f16", "bf16") else dim)
+        side["group"] = side["group"] or (
+            0 if side["levels"] in ("f16", "bf16", "nothing") else dim)
     if key["choose"] != "none":
         key["choose_piece"] = flagrot.piece_of(head_dim_k, key.get("choose_number", 32))
     return key, value, windows

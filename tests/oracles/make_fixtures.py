@@ -122,7 +122,14 @@ CASES = [
     ("lloyd_a",    "rtn:k4,v3,levels=lloyd,k.fit=amax,v.fit=matched,k.meta=e4m3,v.meta=8bit,kg8,",
                                                              4, 1,  96,  64, 32, 1, 30.0, 0),
     ("turboquant", "turboquant:",                            3, 1, 128,  96, 32, 1, 0.0, 0),
-    ("qjl",        "qjl:",                                   3, 1, 256,  64, 32, 1, 0.0, 0),
+    ("qjl",        "qjl:",                                   4, 2, 128,  64, 64, 2, 0.0, 0),
+    ("qjl_80",     "qjl:k.extra=sketch_apart4,rows=bf16,",   3, 1,  80,  32, 32, 1, 30.0, 40),
+    ("qjl_signs",  "qjl-signs:",                             3, 1, 256,  64, 32, 1, 0.0, 0),
+    ("turbo_prod", "turboquant-prod:",                       6, 1, 128,  64, 32, 2, 0.0, 0),
+    ("sketch_96",  "kivi:k2,v2,k.extra=sketch3,k.transform=hadamard,shift=mean,",
+                                                             3, 1,  96,  32, 32, 1, 0.0, 0),
+    ("sketch_out", "rtn:k2,v3,k.extra=sketch_apart1,k.place=pre_rope,",
+                                                             4, 2,  64,  32, 64, 1, 0.0, 0),
     ("turbo_3",    "turboquant-mse:b3,",                     4, 1,  96,  80, 32, 1, 0.0, 0),
     ("turbo_k8",   "fp8/turboquant:v3,k.transform=signed_hadamard16,",
                                                              2, 1,  80, 256, 32, 1, 0.0, 0),
@@ -161,6 +168,7 @@ CASES = [
 
 # RoPE of keys, where the place is before it: name -> split halves, channels that turn, base
 ROPES = {
+    "sketch_out": (1, 64, 10000.0),
     "pre_rope": (0, 64, 1000.0), "pre_rope_part": (1, 48, 10000.0), "pre_rope_raw": (1, 32, 100.0),
     "pre_rope_bf16": (0, 80, 500000.0), "kvquant": (1, 64, 10000.0), "kvquant_2": (0, 96, 1000.0),
 }
