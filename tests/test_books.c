@@ -220,7 +220,7 @@ Test(books, signs_are_right_in_the_mean)
     // row of 64 it is off by sqrt((pi / 2 - 1) / 64) = 9.4 % in the root mean square, of 512 rows
     // by 0.42 %: four times that is allowed.  Levels of least squared error give 2 / pi.
     const test_target reference = { "reference", KVL_TARGET_REFERENCE, NULL };
-    const kvl_layer_desc layer = test_layer("qjl:sink=0,recent=0", 1, 1, 64, 64);
+    const kvl_layer_desc layer = test_layer("qjl-signs:sink=0,recent=0", 1, 1, 64, 64);
     enum { D = 64, ROWS = 512 };
     float* x = test_floats(ROWS * D);
     float* k = test_floats(ROWS * D);

@@ -284,10 +284,10 @@ local function main(paths)
     print(("Bits of a value in pages count metadata, at a head dim of %d where a group is a head;\n"
            .. "without the rows in 16 bits, whose numbers are those of windows: first / newest.\n"
            ):format(head_dim))
-    print(("Every codec and every word has kernels on the host and on a CUDA device, but for %s.\n"
-           .. "A device refuses those by name, and what its shared memory has no room for, and says\n"
-           .. "how much it would take: `round=feedback` of long groups or rows (docs/cuda.md).\n"
-           ):format(host_only()))
+    print(("Every codec and every word has kernels on the host and on a CUDA device, but for\n%s.\n"
+           .. "A device refuses those by name, and what its shared memory has no room for, and\n"
+           .. "says how much it would take: `round=feedback` of long groups or rows\n"
+           .. "(docs/cuda.md).\n"):format(host_only()))
     for _, line in ipairs { header.kl or "", header.speed or "" } do
         if line ~= "" then print(line .. "\n") end
     end
