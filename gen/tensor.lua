@@ -1,24 +1,24 @@
 -- tensor.lua -- attention over pages by tensor cores: what it serves, and its kernel's numbers.
 --
--- mma.sync m16n8k16 with codes as its first factor: 16 keys by 16 channels, and 16 channels of
--- values by 16 tokens; query heads are the 8 columns.  Codes stay in the bits where the page has
+-- mma.sync m16n8k16: query heads by 16 channels by 8 keys, or up to 4 heads the other way round,
+-- and 16 channels of values by 16 tokens by 8 heads.  Codes stay in the bits where the page has
 -- them: a code at bit b of a half is the f16 number code 2^(b - 24), below the least normal one.
 -- What a page has in a lane's words and what a fragment wants of a lane agree, since the order of
 -- channels in a sum, of tokens in another and of the outputs is free (docs/cuda.md draws it).
 --
 -- A warp works on 32 tokens at a time.  Of the lane 4 g + t, with g = 4 a + 2 b + e:
---     keys     rows g and g + 8 of fragment i = 0, 1 are the tokens 16 a + 8 b + 2 j + e of the
---              32, j = 2 i + (h XOR a), h = 0 for row g and 1 for row g + 8; columns are the pairs
---              m and m + 4, m = 0 .. 3, of the 16 channels 64 y + 16 t ...
+--     keys     columns g, or rows g, of fragment f = 2 i + h = 0 .. 3 are the tokens
+--              16 a + 8 b + 2 j + e of the 32, j = f XOR a; of a lane's word, of 16 channels
+--              64 y + 16 t ..., a product takes two pairs of channels
 --     values   with t = 2 a + b: columns are the pairs j of tokens 16 a + 8 b + 2 j + (0, 1);
 --              rows are the channels 32 x + 4 g + (0, 1), then (2, 3)
--- h XOR a instead of h spreads the lanes of a load over all banks.
+-- f XOR a instead of f spreads the lanes of a load over all banks.
 
 local tensor = {}
 
 local rows = 32                                     -- tokens of a step
 local warps = 4
-local shared_bytes = 48 * 1024                      -- what a CTA has on every device
+local shared_bytes = 48 * 1024 - 16                 -- what a CTA has on every device, but flags
 
 local function is_power(n) return n > 0 and n & (n - 1) == 0 end
 
@@ -89,7 +89,10 @@ function tensor.plan(config, sides)
        or config.page_size % rows ~= 0 or not serves_side(k, "per_channel")
        or not serves_side(v, "per_token") then return false end
     local t = { k = derive_side(k), v = derive_side(v), rows = rows }
-    t.columns = (config.num_heads + 7) // 8         -- fragments of query heads
+    t.tall = config.num_heads > 4                   -- queries are rows, 8 heads in two parts
+    t.columns = t.tall and (config.num_heads + 7) // 8 or 1     -- fragments of query heads
+    t.parts, t.scores = t.tall and 2 or 1, t.tall and 8 or 4    -- of a lane and fragment
+    t.quads = 2 * t.parts                            -- 16 bytes of queries of 16 channels
     t.group_shift = 0                                -- log2 of the tokens of a group of keys
     while k.group_size >> t.group_shift > 1 do t.group_shift = t.group_shift + 1 end
     t.spans, t.outs = k.head_dim // 64, v.head_dim // 32
@@ -101,10 +104,17 @@ function tensor.plan(config, sides)
     t.stage_bytes = t.k.codes_bytes + t.v.codes_bytes + 16 * t.meta_pieces
     -- As f16: scales and zeros of a group of keys, and of the tokens of a step.
     t.k_numbers, t.v_numbers = k.head_dim, t.value_groups * rows
-    t.numbers_bytes = 4 * t.k_numbers + 2 * t.v_numbers + (t.value_groups + 1) // 2 * 128
+    t.k_numbers_bytes = 6 * t.k_numbers + 32
+    t.numbers_bytes = t.k_numbers_bytes + 4 * t.v_numbers + 64
+    -- Of values' codes in pieces of 16 bytes: how far apart those are that go to places of their
+    -- own (v_piece), and how many a lane has.
+    local tile = t.v.cells * 2 * v.bits
+    t.v_apart = tile % 32 == 0 and tile or 32
+    t.v_copies = t.v.codes_bytes // 16 // t.v_apart
     -- Fragments of the queries: in registers, or in shared memory where there are many.
-    t.keeps_queries = k.copies == 1 and t.spans * t.columns <= 2
-    t.query_bytes = t.keeps_queries and 0 or k.copies * t.columns * 2 * t.spans * 1024
+    t.keeps_queries = k.copies == 1 and t.spans * t.columns * t.parts <= 4
+    t.query_rows = t.tall and config.num_heads or 8  -- of lanes, 4 each
+    t.query_bytes = t.keeps_queries and 0 or k.copies * t.spans * t.quads * t.query_rows * 64
     t.stages = 4
     local function room() return warps * (t.stages * t.stage_bytes + t.numbers_bytes)
                                  + t.query_bytes end

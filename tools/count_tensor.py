@@ -6,8 +6,9 @@
 For each configuration kvloom-cache makes the sm_90 cubin (no device is needed), nvdisasm takes it
 apart, and the loop over steps is the shortest way from its last product by tensor cores through a
 copy into shared memory back to that product: what a step in the middle of a split issues, with
-instructions whose predicate is false.  A step is 32 tokens, so a lane has head_dim_k + head_dim_v
-values of it.  Status 1 if a count is above the table's, 77 without NVRTC or nvdisasm (in PATH, in
+instructions whose predicate is false.  A step that goes on to another page takes the way through
+the load of a page's address too: the count is the mean over the steps of a page.  A step is 32
+tokens, so a lane has head_dim_k + head_dim_v values of it.  Status 1 if a count is above the table's, 77 without NVRTC or nvdisasm (in PATH, in
 KVLOOM_NVDISASM, in build-test/nvdisasm of tools/setup.sh, or from `pip install
 nvidia-cuda-nvdisasm`), and with another NVRTC than the table's.
 """
@@ -25,6 +26,7 @@ import tempfile
 CONFIGS = [('kivi:k2,v2,g32', 1, 128), ('kivi:k2,v2,g32', 4, 128), ('kivi:k2,v2,g32', 8, 128),
            ('kivi:k2,v2,g32', 16, 128), ('kivi:k2,v2,g64', 8, 128), ('kivi:k2,v2,g32', 8, 64),
            ('kivi:k4,v4,g32', 8, 128), ('loom', 4, 128), ('flagrot-kivi:k2,v2,g32', 4, 128)]
+PAGE_ROWS = 64                                       # of these configurations
 SLACK = 0.03                                         # of another build of the compiler
 
 
@@ -119,29 +121,50 @@ def shortest(code, labels, start, is_goal):
     return []
 
 
+def way_through(code, labels, goals):
+    """The shortest way from goals[-1] through each of the others back to it."""
+    way, at = [], goals[-1](None)
+    for is_goal in [*goals[:-1], lambda i: i == goals[-1](None)]:
+        part = shortest(code, labels, at, is_goal)
+        if not part:
+            return []
+        way, at = way + part[:-1], part[-1]
+    return way
+
+
 def count(code, labels):
+    """Instructions of a step, the mean of those of a page, and products among them."""
     products = [i for i, text in enumerate(code) if 'HMMA' in text]
     if not products:
         return 0, 0
-    last = products[-1]
-    there = shortest(code, labels, last, lambda i: 'LDGSTS' in code[i])
-    back = shortest(code, labels, there[-1], lambda i: i == last)
-    way = there[:-1] + back[:-1]
-    return len(way), sum('HMMA' in code[i] for i in way)
+    copies, last = lambda i: 'LDGSTS' in code[i], lambda _: products[-1]
+    way = way_through(code, labels, [copies, last])
+    turns = [way_through(code, labels, [lambda i, load=load: i == load, copies, last])
+             for load, text in enumerate(code) if re.search(r'\bLDG?\.E\.64', text)]
+    turn = min((len(turn) for turn in turns if turn), default=0)
+    steps = PAGE_ROWS // 32
+    return ((len(way) * (steps - 1) + max(turn, len(way))) / steps,
+            sum('HMMA' in code[i] for i in way))
 
 
 def resources(binary):
-    """Bytes of shared memory, from the sections of an ELF file; registers are in resources.txt."""
+    """Registers and bytes of shared memory, from the sections of an ELF file."""
     table, = struct.unpack_from('<Q', binary, 40)
     size, num, names = struct.unpack_from('<HHH', binary, 58)
     sections = [struct.unpack_from('<IIQQQQIIQQ', binary, table + i * size) for i in range(num)]
-    shared = 0
+    found = {}
     for section in sections:
         at = sections[names][4] + section[0]
-        name = binary[at:binary.index(b'\0', at)].decode()
-        if name == '.nv.shared.attend_splits':
-            shared = section[5]
-    return shared
+        found[binary[at:binary.index(b'\0', at)].decode()] = section
+    shared = found.get('.nv.shared.attend_splits')
+    info = found['.nv.info']                         # attribute 2f of a function: its registers
+    at = binary.index(b'\x04\x2f\x08\x00', info[4], info[4] + info[5])
+    return struct.unpack_from('<I', binary, at + 8)[0], shared[5] if shared else 0
+
+
+def ctas_of(registers, shared):
+    """CTAs of 128 threads of an sm_90: 64 K registers, 8 a thread at a time; 228 KB."""
+    return min(65536 // (128 * (registers + 7 & ~7)), 228 * 1024 // (shared + 1024))
 
 
 def row_of(cache, nvdisasm, config):
@@ -150,16 +173,21 @@ def row_of(cache, nvdisasm, config):
         binary = payload(make_cubin(cache, folder, config))
     finally:
         shutil.rmtree(folder)
-    instructions, products = count(*disassemble(nvdisasm, binary))
+    code, labels = disassemble(nvdisasm, binary)
+    instructions, products = count(code, labels)
+    registers, shared = resources(binary)
     spec, heads, dim = config
-    return '%7.3f %6d %6d %7d  %s %d 1 %d' % (
-        instructions / (2.0 * dim), instructions, products, resources(binary), spec, heads, dim)
+    return '%7.3f %6.1f %5d %6d %6d %7d %5d  %s %d 1 %d' % (
+        instructions / (2.0 * dim), instructions, products, registers,
+        sum(bool(re.search(r'\b(STL|LDL)\b', text)) for text in code), shared,
+        ctas_of(registers, shared), spec, heads, dim)
 
 
 HEADER = '''# tensor.txt -- written by tools/count_tensor.py with NVRTC %s: tensor-core attention,
-# sm_90, a step of 32 tokens of one warp: instructions a value of a lane, in all, and products
-# among them; bytes of shared memory.  No GPU has confirmed anything here.
-# a value in all    mma  shared  spec, query heads, KV heads, head dim
+# sm_90, a step of 32 tokens of one warp: instructions a value of a lane, in all (the mean of the
+# steps of a page), and products among them; of the kernel registers, instructions that spill,
+# bytes of shared memory, CTAs a multiprocessor.  No GPU has confirmed anything here.
+# a value in all  mma   regs spills  shared  CTAs  spec, query heads, KV heads, head dim
 '''
 
 
@@ -169,14 +197,21 @@ def compare(rows, path, version):
         if made_with != version:
             print('%s was made with NVRTC %s, this is %s' % (path, made_with, version))
             return 77
-        known = {line[31:].strip(): float(line.split()[0]) for line in f if line[0] != '#'}
+        known = {name_of(line): float(line.split()[0]) for line in f if line[0] != '#'}
     bad = 0
     for row in rows:
-        name, value = row[31:].strip(), float(row.split()[0])
+        name, value, spills, ctas = name_of(row), *(float(row.split()[i]) for i in (0, 4, 6))
         if name not in known or value > known[name] + SLACK:
             print('%s: %.3f instructions a value, %s in %s' % (name, value, known.get(name), path))
             bad = 1
+        if spills > 0 or ctas < 2:
+            print('%s: %d spills, %d CTAs a multiprocessor' % (name, spills, ctas))
+            bad = 1
     return bad
+
+
+def name_of(row):
+    return ' '.join(row.split()[7:])
 
 
 def main():

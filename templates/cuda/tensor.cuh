@@ -114,42 +114,92 @@ INLINE void copies_wait()
 #endif
 }
 
-// METADATA AS PAIRS OF F16: of four bytes the first two, pair = 0, or the last two.
+// SHARED MEMORY, by addresses of its own: what is constant in one is part of the instruction.
+
+INLINE uint32_t shared_4(uint32_t at)
+{
+    uint32_t x;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+    return x;
+}
+
+INLINE uint4 shared_16(uint32_t at)
+{
+    uint4 x;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(at) : "memory");
+    return x;
+}
+
+INLINE void store_shared_8(uint32_t at, uint2 x)
+{
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" : : "r"(at), "r"(x.x), "r"(x.y) : "memory");
+}
+
+INLINE void store_shared_16(uint32_t at, uint4 x)
+{
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
+                 : : "r"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+}
+
+// x, which all lanes of a warp agree on: the compiler then knows that they do.
+INLINE int uniform(int x)
+{
+#if __CUDA_ARCH__ >= 800
+    uint32_t y;
+    asm volatile("redux.sync.or.b32 %0, %1, 0xffffffff;" : "=r"(y) : "r"(x));
+    return (int)y;
+#else
+    return __shfl_sync(0xffffffffu, x, 0);
+#endif
+}
+
+// METADATA AS PAIRS OF F16: of four bytes two, which a selector names.
+
+// Of bytes 2 pair and 2 pair + 1.
+INLINE uint32_t high_selector(int pair) { return 0x1404 + pair * 0x2020; }
+INLINE uint32_t low_selector(int pair) { return 0x4140 + pair * 0x0202; }
 
 // (0, byte) in both halves.
-INLINE uint32_t high_bytes(uint32_t word, int pair)
+INLINE uint32_t high_bytes(uint32_t word, uint32_t selector)
 {
-    return __byte_perm(word, 0, 0x1404 + pair * 0x2020);
+    return __byte_perm(word, 0, selector);
 }
 
 // (byte, 0x64) in both halves: 1024 + byte.
-INLINE uint32_t low_bytes(uint32_t word, int pair)
+INLINE uint32_t low_bytes(uint32_t word, uint32_t selector)
 {
-    return __byte_perm(word, 0x64646464u, 0x4140 + pair * 0x0202);
+    return __byte_perm(word, 0x64646464u, selector);
 }
 
 // The exponent of e5m3 is that of f16.
-INLINE uint32_t pair_of_e5m3(uint32_t word, int pair) { return high_bytes(word, pair) >> 1; }
+INLINE uint32_t pair_of_e5m3(uint32_t word, uint32_t selector)
+{
+    return high_bytes(word, selector) >> 1;
+}
 
 // Without the sign; the exponent of e4m3 is 7 less.
-INLINE uint32_t pair_of_e4m3(uint32_t word, int pair)
+INLINE uint32_t pair_of_e4m3(uint32_t word, uint32_t selector)
 {
-    return pair_mul(high_bytes(word, pair) >> 1 & 0x3f803f80u, 0x58005800u);
+    return pair_mul(high_bytes(word, selector) >> 1 & 0x3f803f80u, 0x58005800u);
 }
 
 // 2^((c - 8) / 4), c the high four bits: the root by its bytes, c / 4 in the exponent.
-INLINE uint32_t pair_of_log4(uint32_t word, int pair)
+INLINE uint32_t pair_of_log4(uint32_t word, uint32_t selector)
 {
-    const uint32_t roots = (word >> 4 & 0x03030303u) >> pair * 16 & 0xffffu;
-    const uint32_t root = __byte_perm(0xbaa8c200u, 0x36353434u, roots * 17u + 0x4040u);
-    return root + (high_bytes(word, pair) >> 4 & 0x0c000c00u);
+    const uint32_t high = high_bytes(word, selector), c = high >> 12 & 0x00030003u;
+    const uint32_t root = __byte_perm(0xbaa8c200u, 0x36353434u, (c | c >> 8) * 17u + 0x4040u);
+    return root + (high >> 4 & 0x0c000c00u);
 }
 
 // 1024 + 128 + z
-INLINE uint32_t pair_of_i8(uint32_t word, int pair) { return low_bytes(word ^ 0x80808080u, pair); }
+INLINE uint32_t pair_of_i8(uint32_t word, uint32_t selector)
+{
+    return low_bytes(word ^ 0x80808080u, selector);
+}
 
 // 1024 + 8 + z
-INLINE uint32_t pair_of_low4(uint32_t word, int pair)
+INLINE uint32_t pair_of_low4(uint32_t word, uint32_t selector)
 {
-    return low_bytes(word & 0x0f0f0f0fu, pair);
+    return low_bytes(word & 0x0f0f0f0fu, selector);
 }

@@ -1134,13 +1134,15 @@ INLINE void store_part(const kvl__device_attend& a, int query, int head, int par
 // A warp has every fourth part of a split, 32 tokens a step: copies of them arrive in its ring in
 // shared memory while it works on earlier ones.  Where a lane's numbers are, and in which bits, is
 // in gen/tensor.lua and docs/cuda.md.  Scores are float32 sums of products of codes with
-//     query * scale      in two pairs of f16 whose sum has 17 bits or more
+//     query * scale      in two parts of f16 whose sum has 17 bits or more
 // and outputs are float32 sums of products of codes with
 //     weight * scale     rounded to f16 twice
-// The zero of a group is in units of its scale, and joins as a row of its own with the same second
-// factors.  Weights are 2^lift times what they are, so that few are below the least normal f16, and
-// scales of values 2^(3 - bit) times, bit that of the codes that they are for.  A result that is
-// not finite is made again with a lift that nothing exceeds, then in floats.
+// Offsets of groups are f16 too: scale times zero, of which 11 bits or fewer are seldom cut.  They
+// are multiplied by queries and weights without scales.  Weights are 2^lift times what they are, so
+// that few are below the least normal f16, scales of values 2^(3 - bit) times, bit that of the
+// codes that they are for, and offsets of values 2^3 times.  Scores are counted in eights, before
+// their factor.  A result that is not finite is made again with a lift that nothing exceeds, then
+// in floats.
 
 #line 1 "templates/cuda/tensor.cuh"
 // tensor.cuh -- instructions of tensor cores, pairs of f16, and copies that a thread need not wait
@@ -1259,162 +1261,144 @@ INLINE void copies_wait()
 #endif
 }
 
-// METADATA AS PAIRS OF F16: of four bytes the first two, pair = 0, or the last two.
+// SHARED MEMORY, by addresses of its own: what is constant in one is part of the instruction.
+
+INLINE uint32_t shared_4(uint32_t at)
+{
+    uint32_t x;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+    return x;
+}
+
+INLINE uint4 shared_16(uint32_t at)
+{
+    uint4 x;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(at) : "memory");
+    return x;
+}
+
+INLINE void store_shared_8(uint32_t at, uint2 x)
+{
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" : : "r"(at), "r"(x.x), "r"(x.y) : "memory");
+}
+
+INLINE void store_shared_16(uint32_t at, uint4 x)
+{
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
+                 : : "r"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+}
+
+// x, which all lanes of a warp agree on: the compiler then knows that they do.
+INLINE int uniform(int x)
+{
+#if __CUDA_ARCH__ >= 800
+    uint32_t y;
+    asm volatile("redux.sync.or.b32 %0, %1, 0xffffffff;" : "=r"(y) : "r"(x));
+    return (int)y;
+#else
+    return __shfl_sync(0xffffffffu, x, 0);
+#endif
+}
+
+// METADATA AS PAIRS OF F16: of four bytes two, which a selector names.
+
+// Of bytes 2 pair and 2 pair + 1.
+INLINE uint32_t high_selector(int pair) { return 0x1404 + pair * 0x2020; }
+INLINE uint32_t low_selector(int pair) { return 0x4140 + pair * 0x0202; }
 
 // (0, byte) in both halves.
-INLINE uint32_t high_bytes(uint32_t word, int pair)
+INLINE uint32_t high_bytes(uint32_t word, uint32_t selector)
 {
-    return __byte_perm(word, 0, 0x1404 + pair * 0x2020);
+    return __byte_perm(word, 0, selector);
 }
 
 // (byte, 0x64) in both halves: 1024 + byte.
-INLINE uint32_t low_bytes(uint32_t word, int pair)
+INLINE uint32_t low_bytes(uint32_t word, uint32_t selector)
 {
-    return __byte_perm(word, 0x64646464u, 0x4140 + pair * 0x0202);
+    return __byte_perm(word, 0x64646464u, selector);
 }
 
 // The exponent of e5m3 is that of f16.
-INLINE uint32_t pair_of_e5m3(uint32_t word, int pair) { return high_bytes(word, pair) >> 1; }
+INLINE uint32_t pair_of_e5m3(uint32_t word, uint32_t selector)
+{
+    return high_bytes(word, selector) >> 1;
+}
 
 // Without the sign; the exponent of e4m3 is 7 less.
-INLINE uint32_t pair_of_e4m3(uint32_t word, int pair)
+INLINE uint32_t pair_of_e4m3(uint32_t word, uint32_t selector)
 {
-    return pair_mul(high_bytes(word, pair) >> 1 & 0x3f803f80u, 0x58005800u);
+    return pair_mul(high_bytes(word, selector) >> 1 & 0x3f803f80u, 0x58005800u);
 }
 
 // 2^((c - 8) / 4), c the high four bits: the root by its bytes, c / 4 in the exponent.
-INLINE uint32_t pair_of_log4(uint32_t word, int pair)
+INLINE uint32_t pair_of_log4(uint32_t word, uint32_t selector)
 {
-    const uint32_t roots = (word >> 4 & 0x03030303u) >> pair * 16 & 0xffffu;
-    const uint32_t root = __byte_perm(0xbaa8c200u, 0x36353434u, roots * 17u + 0x4040u);
-    return root + (high_bytes(word, pair) >> 4 & 0x0c000c00u);
+    const uint32_t high = high_bytes(word, selector), c = high >> 12 & 0x00030003u;
+    const uint32_t root = __byte_perm(0xbaa8c200u, 0x36353434u, (c | c >> 8) * 17u + 0x4040u);
+    return root + (high >> 4 & 0x0c000c00u);
 }
 
 // 1024 + 128 + z
-INLINE uint32_t pair_of_i8(uint32_t word, int pair) { return low_bytes(word ^ 0x80808080u, pair); }
-
-// 1024 + 8 + z
-INLINE uint32_t pair_of_low4(uint32_t word, int pair)
+INLINE uint32_t pair_of_i8(uint32_t word, uint32_t selector)
 {
-    return low_bytes(word & 0x0f0f0f0fu, pair);
+    return low_bytes(word ^ 0x80808080u, selector);
 }
 
-#line 15 "templates/cuda/tensor_pages.cuh"
+// 1024 + 8 + z
+INLINE uint32_t pair_of_low4(uint32_t word, uint32_t selector)
+{
+    return low_bytes(word & 0x0f0f0f0fu, selector);
+}
 
-#line 23 "templates/cuda/tensor_pages.cuh"
+#line 17 "templates/cuda/tensor_pages.cuh"
+
+#line 24 "templates/cuda/tensor_pages.cuh"
 enum { step_rows = 32, columns = 1, spans = 1, outs = 2 };
 enum { value_groups = 2, num_stages = 4, stage_bytes = 1280 };
 enum { k_codes = 512, v_codes = 512, meta_pieces = 16 };
 enum { meta_rounds = (meta_pieces + 31) / 32, k_numbers = 64 };
-enum { v_numbers = 64, numbers_bytes = 512 };
+enum { v_numbers = 64, numbers_bytes = 736 };
+enum { k_rounds = (k_numbers + 127) / 128, v_rounds = (v_numbers + 127) / 128 };
+enum { zero_tiles = value_groups / 8 + 1, scores = 4 };
+// Numbers of a warp: scales of keys, their offsets, what those lack; scales and offsets of values;
+// ones.
+enum { k_low_at = 4 * k_numbers + 16, v_at = 416, ones_at = v_at + 4 * v_numbers };
+enum { quads = 2 };
 enum { k_cell = 64, v_cell = 64, k_cells = 4 };
-enum { v_cells = 4, tensor_bytes = 22528 };
+enum { v_cells = 4, tensor_bytes = 23424, v_tile = v_cells * 4 };
+#line 38 "templates/cuda/tensor_pages.cuh"
 
-// Where lane 4 g + t is in a fragment; g = 4 a + 2 b + e, t = 2 va + vb.
+// Where lane 4 g + t is in a fragment; g = 4 a + 2 b + e, t = 2 va + vb.  Addresses are of shared
+// memory: with the ring's offset of a stage, or of the numbers of the warp.
 typedef struct place {
     int lane, g, t, a, b, e, va, vb;
-    int key[2][2];                     // bytes of its words of keys, fragments i and halves h
-    uint32_t value_mask[2][2];         // bits of its values
-    // Of the metadata that it reads, for two pairs: which bytes; what makes numbers of them.
-    uint32_t k_step[2], k_bias[2], v_high[2], v_low[2], v_weight[2], v_step[2], v_bias[2];
+    uint32_t key[4][1];            // of its words of keys, fragments 2 i + h
+    uint32_t value, value_mask[2][2];  // of its words of values; bits of them
+    uint32_t k_meta[k_rounds], v_meta[v_rounds];     // metadata that it reads, four numbers,
+    uint32_t k_to[k_rounds], v_to[v_rounds];         // and where they go as pairs
+    uint32_t k_scales, k_offsets, v_scales, v_offsets[zero_tiles];   // that its products take
+    uint32_t k_into, v_into[1], meta_into;     // copies
+    // For two pairs of its numbers: which bytes; what makes numbers of them.
+    uint32_t k_step[2], k_bias[2], v_scale[2], v_zero[2], v_weight[2], v_shift;
 } place;
 
 // What a shuffle gives back is kept in registers, and not made again at each use.
 INLINE int kept(int x) { return __shfl_sync(0xffffffffu, x, threadIdx.x % 32); }
 
-// Of the lane's pair j = 2 i + (h ^ a): the token of the step that its key is, without a and e; the
-// bit at which its code is.
-INLINE int pair_token(const place& p, int i, int h)
+// Of a query head of a lane: the token of the step that its score x is of.
+INLINE int token_of(const place& p, int x)
 {
-    return 16 * p.a + 8 * p.b + p.e + 2 * (2 * i + (h ^ p.a));
+#line 62 "templates/cuda/tensor_pages.cuh"
+    return 16 * p.a + 8 * p.b + p.e + 2 * (x ^ p.a);
+#line 64 "templates/cuda/tensor_pages.cuh"
 }
 
+// The query head of a lane's scores: of the fragment's rows g, or of its pairs of columns t.
+INLINE int head_of(const place& p, int column) { return p.t; }
+
+// The bit at which the code of a lane's pair j = 2 i + (h ^ a) of values is.
 INLINE int value_bit(int a, int i, int h) { return 2 * (2 * i + (h ^ a)) & 7; }
-
-// The h whose zeros a lane writes first: pairs of groups in turn, to be in different banks.
-INLINE int other_first(int lane) { return lane % (v_numbers / 4) / 16 % 2; }
-
-INLINE place place_of()
-{
-    const int lane = kept(threadIdx.x % 32);
-    place p = { lane, lane / 4, lane % 4, lane / 16, lane / 8 % 2, lane / 4 % 2, lane / 2 % 2,
-                lane % 2 };
-#line 61 "templates/cuda/tensor_pages.cuh"
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-        for (int h = 0; h < 2; ++h) {
-            p.key[i][h] = kept((p.a * k_cells + p.t) * k_cell + p.e * 4 + (h ^ p.a) * 8
-                               + ((2 * p.b + i) ^ p.t / 2) * 16);
-            p.value_mask[i][h] = kept(0x00030003u << value_bit(p.va, i, h));
-        }
-#line 69 "templates/cuda/tensor_pages.cuh"
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        const int a = lane / 4 % 2, i = lane % 2, first = h ^ other_first(lane);
-        const uint32_t k_up = (2 * (2 * (lane % 2) + h) & 7) * 0x04000400u;
-        const uint32_t v_up = value_bit(a, i, first) * 0x04000400u;
-        p.k_step[h] = kept(0x30003000u + k_up);
-        p.k_bias[h] = kept(0xd88cd88cu + k_up);
-        p.v_step[h] = kept(0x30003000u + v_up);
-        p.v_bias[h] = kept(0xd88cd88cu + v_up);
-        p.v_high[h] = kept(h ^ a);
-        p.v_low[h] = kept(first ^ a);
-        p.v_weight[h] = kept((15 + 3 - value_bit(a, i, h)) * 0x04000400);
-    }
-    return p;
-}
-
-// COPIES
-
-// What is asked for next: rows of a page, counted as they are there.
-typedef struct feed {
-    const unsigned char* codes;            // of keys, in this head's part of the page
-    const unsigned char* meta[meta_rounds];
-    const uint64_t*      table;            // at the page that comes after, if one does
-    const unsigned char* next;
-    int left;                              // steps of this page
-    int row, end;                          // the first row; after the last
-    int meta_at[meta_rounds], meta_step[meta_rounds];
-} feed;
-
-#line 99 "templates/cuda/tensor_pages.cuh"
-// The lane's place in page f->next, from row `in_page` on.
-INLINE void enter_page(feed* f, int lane, int in_page)
-{
-    f->codes = f->next + in_page * (k_codes / step_rows) + lane * 16;
-    for (int r = 0; r < meta_rounds; ++r) {
-        const bool of_k = lane + 32 * r < 8;
-        f->meta[r] = f->next + f->meta_at[r]
-                     + (of_k ? in_page / k_group_size * head_dim_k : in_page);
-    }
-    f->left = (page_size - in_page) / step_rows;
-}
-
-INLINE void start_feed(feed* f, const kvl__device_seq* s, int head, int row, int end, int lane)
-{
-    f->row = row;
-    f->end = end;
-    for (int r = 0; r < meta_rounds; ++r) {
-        enum { ks = 4, kz = 4, vs = 4 };
-        const int piece = lane + 32 * r, of_k = piece < ks + kz;
-        const int is_zero = of_k ? piece >= ks : piece >= ks + kz + vs;
-        const int at = piece - (of_k ? is_zero * ks : ks + kz + is_zero * vs);
-        if (of_k) f->meta_at[r] = (is_zero ? k_zeros_at : k_scales_at) + at * 16;
-        else f->meta_at[r] = keys_bytes + (is_zero ? v_zeros_at : v_scales_at)
-                             + at / 2 * page_size + at % 2 * 16;
-        f->meta_step[r] = of_k ? head_dim_k : step_rows;
-    }
-    f->left = 0;
-    if (row >= end) return;
-    f->table = (const uint64_t*)s->table + (row / page_size - (int)s->first_page);
-    f->next = (const unsigned char*)*f->table + head * (int64_t)(keys_bytes + values_bytes);
-    enter_page(f, lane, row % page_size);
-    f->table += (end - 1) / page_size > row / page_size;
-    f->next = (const unsigned char*)*f->table + head * (int64_t)(keys_bytes + values_bytes);
-}
-
-// Whether the group of keys that a row is in has not been read by this warp.
-INLINE bool is_fresh(int row, int first) { return row == first || row % k_group_size == 0; }
 
 // Where 16 bytes of codes go, so that the lanes of a load meet all banks.
 INLINE int k_piece(int piece)
@@ -1423,86 +1407,203 @@ INLINE int k_piece(int piece)
     return (piece ) ^ (cell >> 1 & 1);
 }
 
-INLINE int v_piece(int piece) { return piece ^ piece / (v_cells * 4) << 1; }
+INLINE int v_piece(int piece) { return piece ^ piece / v_tile << 1; }
 
-// Asks for the bytes of the step at `row`, into the stage at shared address `to`.
-INLINE void ask(feed* f, int head, int lane, int row, uint32_t to)
+// The addresses of a lane, of a warp whose ring and numbers are at `ring` and `numbers`.
+INLINE void place_copies(uint32_t ring, uint32_t numbers, place* p)
 {
-    if (row >= f->end) return;
-    const uint32_t k_to = to + k_piece(lane) * 16;
-#line 159 "templates/cuda/tensor_pages.cuh"
-    copy_16<0, 0>(k_to, f->codes);
-#line 162 "templates/cuda/tensor_pages.cuh"
-    copy_16<512, 1280>(to + v_piece(lane + 0) * 16, f->codes);
-#line 164 "templates/cuda/tensor_pages.cuh"
+    enum { codes = k_codes + v_codes, v_meta_at = codes + 128 };
+    p->k_into = kept(ring + k_piece(p->lane) * 16);
+    p->meta_into = kept(ring + codes + p->lane * 16);
+    for (int i = 0; i < 1; ++i) {
+        const int piece = p->lane + i * 32;
+        p->v_into[i] = kept(ring + k_codes + v_piece(piece) * 16);
+    }
+#pragma unroll
+    for (int r = 0; r < k_rounds; ++r) {
+        const int word = (p->lane + 32 * r) % (k_numbers / 4);
+        p->k_meta[r] = kept(ring + codes + word * 4);
+        p->k_to[r] = kept(numbers + word * 8);
+    }
+#pragma unroll
+    for (int r = 0; r < v_rounds; ++r) {
+#line 100 "templates/cuda/tensor_pages.cuh"
+        p->v_meta[r] = p->k_meta[r] + (v_meta_at - codes);
+        p->v_to[r] = p->k_to[r] + v_at;
+#line 107 "templates/cuda/tensor_pages.cuh"
+    }
+    p->k_scales = kept(numbers + p->t * 32);
+    p->k_offsets = kept(numbers + p->t * 32 + (p->g % 2 ? k_low_at : 2 * k_numbers));
+    p->v_scales = kept(numbers + v_at + p->t * 16);
+#pragma unroll
+    for (int i = 0; i < zero_tiles; ++i)
+        p->v_offsets[i] = kept(numbers + v_at + 2 * v_numbers
+                              + least_of(8 * i + p->g, value_groups) * 64 + p->t * 16);
+    const uint4 ones = { 0x3c003c00u, 0x3c003c00u, 0x3c003c00u, 0x3c003c00u };
+    if (p->lane < 4) store_shared_16(numbers + ones_at + p->lane * 16, ones);
+}
+
+INLINE place place_of(uint32_t ring, uint32_t numbers)
+{
+    const int lane = kept(threadIdx.x % 32);
+    place p = { lane, lane / 4, lane % 4, lane / 16, lane / 8 % 2, lane / 4 % 2, lane / 2 % 2,
+                lane % 2 };
+    place_copies(ring, numbers, &p);
+#line 126 "templates/cuda/tensor_pages.cuh"
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+        for (int h = 0; h < 2; ++h) {
+            const int key = (p.a * k_cells + p.t) * k_cell + p.e * 4 + (h ^ p.a) * 8
+                            + ((2 * p.b + i) ^ p.t / 2) * 16;
+            for (int w = 0; w < 1; ++w) p.key[2 * i + h][w] = kept(ring + (key ^ w * 64));
+            p.value_mask[i][h] = kept(0x00030003u << value_bit(p.va, i, h));
+        }
+#line 135 "templates/cuda/tensor_pages.cuh"
+    const int value = p.g / 4 * 4 + 0 + p.g % 4;
+    p.value = kept(ring + k_codes + (p.va * v_tile + (value ^ p.va << 1)) * 16);
+    p.v_shift = kept(p.vb * 8);
+#line 139 "templates/cuda/tensor_pages.cuh"
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const int a = lane / 4 % 2, i = lane % 2;
+        const uint32_t k_up = (2 * (2 * (lane % 2) + h) & 7) * 0x04000400u;
+        p.k_step[h] = kept(0x24002400u + k_up);
+        p.k_bias[h] = kept(0xcc8ccc8cu + k_up);
+        p.v_scale[h] = kept(high_selector(h ^ a));
+        p.v_zero[h] = kept(low_selector(h ^ a));
+        p.v_weight[h] = kept((15 + 3 - value_bit(a, i, h)) * 0x04000400);
+    }
+    return p;
+}
+
+// COPIES
+
+// What was asked for last: rows of a page, counted as they are there.
+typedef struct feed {
+    const unsigned char* codes;            // of keys, middle_at after the lane's piece
+    const unsigned char* meta[meta_rounds];
+    const uint64_t*      table;            // at the page that comes after, if one does
+    uint64_t next;
+    int left;                              // steps of this page, or that are left at all
+    int row, end;                          // the first row; after the last
+    int codes_at, meta_at[meta_rounds], meta_step[meta_rounds];      // in a page; a step on
+} feed;
+
+#line 167 "templates/cuda/tensor_pages.cuh"
+// So that offsets of all copies are small.
+enum { middle_at = 896 };
+
+// The lane's place before row `row` of the page f->next.
+INLINE void enter_page(feed* f, int lane, int row)
+{
+    const int in_page = row % page_size;
+    f->codes = (const unsigned char*)f->next + f->codes_at;
+    f->codes += (in_page / step_rows - 1) * k_codes;
+    for (int r = 0; r < meta_rounds; ++r) {
+        f->meta[r] = (const unsigned char*)f->next + f->meta_at[r];
+#line 179 "templates/cuda/tensor_pages.cuh"
+        f->meta[r] += (in_page / step_rows - 1) * f->meta_step[r];
+#line 184 "templates/cuda/tensor_pages.cuh"
+    }
+    f->left = uniform(least_of(page_size - in_page, f->end - row) / step_rows);
+}
+
+INLINE void start_feed(feed* f, const kvl__device_seq* s, int head, int row, int end, int lane)
+{
+    const int at = head * (keys_bytes + values_bytes);
+    f->row = row;
+    f->end = end;
+    f->codes_at = kept(at + middle_at + lane * 16);
+    for (int r = 0; r < meta_rounds; ++r) {
+        enum { ks = 4, kz = 4, vs = 4 };
+        const int piece = lane + 32 * r, of_k = piece < ks + kz;
+        const int is_zero = of_k ? piece >= ks : piece >= ks + kz + vs;
+        const int i = piece - (of_k ? is_zero * ks : ks + kz + is_zero * vs);
+        const int k_meta = (is_zero ? k_zeros_at : k_scales_at) + i * 16;
+        const int v_meta = (is_zero ? v_zeros_at : v_scales_at) + i / 2 * page_size + i % 2 * 16;
+        f->meta_at[r] = kept(at + (of_k ? k_meta : keys_bytes + v_meta));
+        f->meta_step[r] = kept(of_k ? head_dim_k : step_rows);
+    }
+    f->left = 0;
+    if (row >= end) return;
+    f->table = (const uint64_t*)s->table + (row / page_size - (int)s->first_page);
+    f->next = *f->table;
+}
+
+// Whether the group of keys that a row is in has not been read by this warp.
+INLINE bool is_fresh(int row, int first) { return row == first || row % k_group_size == 0; }
+
+// Asks for the bytes of the step at `row`, into the stage at offset `to`.
+INLINE void ask(feed* f, const place& p, int head, int row, uint32_t to)
+{
+    if (f->left == 0) {
+        if (row >= f->end) return;
+        enter_page(f, p.lane, row);
+        f->table += row / page_size < (f->end - 1) / page_size;
+        f->next = *f->table;
+    }
+    --f->left;
+    f->codes += k_codes;
+#line 232 "templates/cuda/tensor_pages.cuh"
+    copy_16<0, -896>(p.k_into + to, f->codes);
+#line 236 "templates/cuda/tensor_pages.cuh"
+    copy_16<0, 384>(p.v_into[0] + to, f->codes);
+#line 238 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int r = 0; r < meta_rounds; ++r) {
-        const int piece = lane + 32 * r;
+        const int piece = p.lane + 32 * r;
         bool wanted = meta_pieces % 32 == 0 || piece < meta_pieces;
-#line 172 "templates/cuda/tensor_pages.cuh"
-        if (wanted) copy_16<k_codes + v_codes, 0>(to + piece * 16, f->meta[r]);
-#line 176 "templates/cuda/tensor_pages.cuh"
+#line 246 "templates/cuda/tensor_pages.cuh"
         f->meta[r] += f->meta_step[r];
+#line 248 "templates/cuda/tensor_pages.cuh"
+        if (wanted) copy_16<0, 0>(p.meta_into + 512 * r + to, f->meta[r]);
+#line 253 "templates/cuda/tensor_pages.cuh"
     }
-    f->codes += k_codes;
-    if (--f->left > 0) return;
-    enter_page(f, lane, 0);
-    f->table += row + step_rows + page_size < f->end;
-    f->next = (const unsigned char*)*f->table + head * (int64_t)(keys_bytes + values_bytes);
 }
 
-// NUMBERS: scales, and zeros in units of the scale, times 2^bit of the code that they are for: `up`
-// has the bit in the exponents of a pair.
-// A load of 16 bytes of zeros is a fragment, of which rows g are right for the first of two second
-// factors, and rows g + 8 for the other: each has sums of its own.
+// NUMBERS: scales, and offsets: scales times zeros, which are in units of the scale.  Those of keys
+// are 2^(bit - 3) times, bit that of the code that they are for, in the exponents of step and bias.
 
-#line 192 "templates/cuda/tensor_pages.cuh"
-INLINE uint32_t k_scales(uint32_t word, int pair)
+#line 262 "templates/cuda/tensor_pages.cuh"
+INLINE uint32_t k_zeros(uint32_t word, uint32_t selector, uint32_t step,
+                                      uint32_t bias)
 {
-    return pair_of_e5m3(word, pair);
-}
-
-#line 198 "templates/cuda/tensor_pages.cuh"
-INLINE uint32_t k_zeros(uint32_t word, int pair, uint32_t step, uint32_t bias)
-{
-    const uint32_t x = pair_of_i8(word, pair);
-#line 204 "templates/cuda/tensor_pages.cuh"
+    const uint32_t x = pair_of_i8(word, selector);
+#line 269 "templates/cuda/tensor_pages.cuh"
     return pair_mul_add(x, step, bias);
-#line 206 "templates/cuda/tensor_pages.cuh"
+#line 271 "templates/cuda/tensor_pages.cuh"
 }
 
-#line 192 "templates/cuda/tensor_pages.cuh"
-INLINE uint32_t v_scales(uint32_t word, int pair)
+#line 262 "templates/cuda/tensor_pages.cuh"
+INLINE uint32_t v_zeros(uint32_t word, uint32_t selector, uint32_t step,
+                                      uint32_t bias)
 {
-    return pair_of_e5m3(word, pair);
-}
-
-#line 198 "templates/cuda/tensor_pages.cuh"
-INLINE uint32_t v_zeros(uint32_t word, int pair, uint32_t step, uint32_t bias)
-{
-    const uint32_t x = pair_of_i8(word, pair);
-#line 204 "templates/cuda/tensor_pages.cuh"
+    const uint32_t x = pair_of_i8(word, selector);
+#line 269 "templates/cuda/tensor_pages.cuh"
     return pair_mul_add(x, step, bias);
-#line 206 "templates/cuda/tensor_pages.cuh"
+#line 271 "templates/cuda/tensor_pages.cuh"
 }
 
-#line 210 "templates/cuda/tensor_pages.cuh"
-// Of a group of keys [channel]; zeros of pairs 0, 1, 4, 5, then 2, 3, 6, 7 of 16 channels.
-INLINE void read_key_numbers(const unsigned char* meta, const place& p, unsigned char* numbers)
+#line 275 "templates/cuda/tensor_pages.cuh"
+// Of a group of keys: scales as pairs [channel], offsets, and what offsets lack for being f16.
+INLINE void read_key_numbers(const place& p, uint32_t stage)
 {
 #pragma unroll
-    for (int r = 0; r < (k_numbers + 127) / 128; ++r) {
-        const int word = (p.lane + 32 * r) % (k_numbers / 4);
-        const uint32_t scales = load_u32(meta + word * 4);
-        const uint2 both = { k_scales(scales, 0), k_scales(scales, 1) };
-        *(uint2*)(numbers + word * 8) = both;
-#line 220 "templates/cuda/tensor_pages.cuh"
-        const uint32_t zeros = load_u32(meta + k_numbers + word * 4);
-        const uint2 two = { k_zeros(zeros, 0, p.k_step[0], p.k_bias[0]),
-                            k_zeros(zeros, 1, p.k_step[1], p.k_bias[1]) };
-        const int at = word / 4 * 32 + word % 2 * 16 + word / 2 % 2 * 8;
-        *(uint2*)(numbers + 2 * k_numbers + at) = two;
-#line 226 "templates/cuda/tensor_pages.cuh"
+    for (int r = 0; r < k_rounds; ++r) {
+        const uint32_t at = p.k_meta[r] + stage, word = shared_4(at);
+#line 282 "templates/cuda/tensor_pages.cuh"
+        const uint2 both = { pair_of_e5m3(word, high_selector(0)), pair_of_e5m3(word, high_selector(1)) };
+        store_shared_8(p.k_to[r], both);
+#line 285 "templates/cuda/tensor_pages.cuh"
+        const uint32_t zeros = shared_4(at + k_numbers);
+        const uint2 z = { k_zeros(zeros, low_selector(0), p.k_step[0], p.k_bias[0]),
+                          k_zeros(zeros, low_selector(1), p.k_step[1], p.k_bias[1]) };
+#line 291 "templates/cuda/tensor_pages.cuh"
+        const uint2 offsets = { pair_mul(both.x, z.x), pair_mul(both.y, z.y) };
+        const uint2 low = { pair_mul_sub(both.x, z.x, offsets.x),
+                            pair_mul_sub(both.y, z.y, offsets.y) };
+        store_shared_8(p.k_to[r] + 2 * k_numbers, offsets);
+        store_shared_8(p.k_to[r] + k_low_at, low);
     }
 }
 
@@ -1514,32 +1615,29 @@ INLINE uint32_t seen_pair(int token, int begin, int end)
 }
 
 // Of the values of a step [group][token], those of tokens 8 b ... of a 16 as pairs in the order of
-// 2 i + h, j = 2 i + (h ^ a); zeros [pair of groups][i][t][h][group].  Of rows that are not visible
-// scales are 0.
-INLINE void read_value_numbers(const unsigned char* meta, const place& p, bool inside, int begin,
-                               int end, unsigned char* numbers)
+// 2 i + h, j = 2 i + (h ^ a): scales, then offsets.  Of rows that are not visible they are 0.
+INLINE void read_value_numbers(const place& p, uint32_t stage, bool inside, int begin, int end)
 {
-    numbers += 4 * k_numbers;
 #pragma unroll
-    for (int r = 0; r < (v_numbers + 127) / 128; ++r) {
-        const int word = (p.lane + 32 * r) % (v_numbers / 4), a = p.lane / 4 % 2;
-        const uint32_t scales = load_u32(meta + word * 4);
-        uint2 both = { pair_mul(v_scales(scales, p.v_high[0]), p.v_weight[0]),
-                       pair_mul(v_scales(scales, p.v_high[1]), p.v_weight[1]) };
+    for (int r = 0; r < v_rounds; ++r) {
+        const uint32_t at = p.v_meta[r] + stage, word = shared_4(at);
+#line 314 "templates/cuda/tensor_pages.cuh"
+        uint2 both = { pair_of_e5m3(word, p.v_scale[0]), pair_of_e5m3(word, p.v_scale[1]) };
         if (!inside) {
-            both.x &= seen_pair(p.lane % 8 * 4 + 2 * a, begin, end);
-            both.y &= seen_pair(p.lane % 8 * 4 + 2 * (1 ^ a), begin, end);
+            const int a = p.lane / 4 % 2, token = p.lane % 8 * 4;
+            both.x &= seen_pair(token + 2 * a, begin, end);
+            both.y &= seen_pair(token + 2 * (1 ^ a), begin, end);
         }
-        *(uint2*)(numbers + word * 8) = both;
-#line 255 "templates/cuda/tensor_pages.cuh"
-        const uint32_t zeros = load_u32(meta + v_numbers + word * 4);
-        const int group = word / 8, h = other_first(p.lane), t = p.lane % 8 / 2, i = p.lane % 2;
-        unsigned char* to = numbers + 2 * v_numbers + ((group / 2 * 2 + i) * 4 + t) * 16;
-        const uint32_t first = v_zeros(zeros, p.v_low[0], p.v_step[0], p.v_bias[0]);
-        const uint32_t second = v_zeros(zeros, p.v_low[1], p.v_step[1], p.v_bias[1]);
-        *(uint32_t*)(to + h * 8 + group % 2 * 4) = first;
-        *(uint32_t*)(to + (1 ^ h) * 8 + group % 2 * 4) = second;
-#line 267 "templates/cuda/tensor_pages.cuh"
+        const uint2 scales = { pair_mul(both.x, p.v_weight[0]), pair_mul(both.y, p.v_weight[1]) };
+        store_shared_8(p.v_to[r], scales);
+#line 323 "templates/cuda/tensor_pages.cuh"
+        const uint32_t zeros = shared_4(at + v_numbers);
+        const uint32_t step = 0x3c003c00u, bias = 0xe48ce48cu;
+        const uint2 z = { v_zeros(zeros, p.v_zero[0], step, bias),
+                          v_zeros(zeros, p.v_zero[1], step, bias) };
+#line 330 "templates/cuda/tensor_pages.cuh"
+        const uint2 offsets = { pair_mul(both.x, z.x), pair_mul(both.y, z.y) };
+        store_shared_8(p.v_to[r] + 2 * v_numbers, offsets);
     }
 }
 
@@ -1554,56 +1652,63 @@ INLINE pair4 pairs_of(uint4 x)
     return p;
 }
 
-INLINE pair4 load_pairs(const unsigned char* at) { return pairs_of(*(const uint4*)at); }
+INLINE pair4 load_pairs(uint32_t at) { return pairs_of(shared_16(at)); }
 
 // QUERIES
 
 // Of each head at most 1 in magnitude, times 2^-bit of the codes that they meet, in two parts of
-// which the first has 7 bits.
+// which the first has 7 bits.  Where heads are rows a lane has both parts of head 8 c + g, in rows
+// g and g + 8: of pairs 2 m and 2 m + 1 four registers, first factors.  Else part g % 2 of head
+// g / 2, in column g: of pairs 4 m, 4 m + 2, then 4 m + 1, 4 m + 3 two registers, second factors.
 typedef struct queries {
-#line 289 "templates/cuda/tensor_pages.cuh"
-    uint4 part[columns][2][spans][2];          // of pairs m = 0 .. 3; of pairs 4 .. 7
-#line 291 "templates/cuda/tensor_pages.cuh"
-    const unsigned char* shared;
+#line 356 "templates/cuda/tensor_pages.cuh"
+    uint4 of[columns][spans][quads];
+#line 358 "templates/cuda/tensor_pages.cuh"
+    uint32_t shared[columns];                  // of the lane, else
     float up[columns];                         // what a head's were divided by
 } queries;
 
-INLINE uint4* query_at(unsigned char* shared, int copy, int column, int part, int span, int half,
-                       int lane)
+// The 16 bytes of a lane, behind those that it has of other copies and spans.
+INLINE int query_at(int copy, int span, int quad)
 {
-    const int of_part = (copy * columns + column) * 2 + part;
-    return (uint4*)shared + ((of_part * spans + span) * 2 + half) * 32 + lane;
+    return ((copy * spans + span) * quads + quad) * 512;
 }
 
-// Rounds 8 channels times `down` to two parts.
-INLINE void split_queries(const float* from, float down, uint4* parts)
+// Rounds 16 channels times `down` to two parts, in the order of fragments.
+INLINE void split_queries(const float* from, float down, const place& p, uint4* to)
 {
-    const float4 four = *(const float4*)from, more = *(const float4*)(from + 4);
-    const float x[8] = { four.x, four.y, four.z, four.w, more.x, more.y, more.z, more.w };
-    uint32_t high[4], low[4];
+    uint32_t high[8], low[8];
 #pragma unroll
-    for (int m = 0; m < 4; ++m) {
+    for (int m = 0; m < 8; ++m) {
         const float by = down * float_of((uint32_t)(127 - (2 * m & 7)) << 23);
-        const float y = x[2 * m] * by, z = x[2 * m + 1] * by;
+        const float2 two = *(const float2*)(from + 2 * m);
+        const float y = two.x * by, z = two.y * by;
         high[m] = pair_of(float_of(bits_of(y) & 0xfffe0000u), float_of(bits_of(z) & 0xfffe0000u));
         low[m] = pair_of(y - f32_of_f16(high[m] & 0xffffu), z - f32_of_f16(high[m] >> 16));
+#line 380 "templates/cuda/tensor_pages.cuh"
+        if (p.g % 2) high[m] = low[m];
+#line 382 "templates/cuda/tensor_pages.cuh"
     }
-    const uint4 first = { high[0], high[1], high[2], high[3] };
-    const uint4 second = { low[0], low[1], low[2], low[3] };
-    parts[0] = first;
-    parts[1] = second;
+#pragma unroll
+    for (int m = 0; m < quads; ++m) {
+#line 388 "templates/cuda/tensor_pages.cuh"
+        const uint4 quad = { high[4 * m], high[4 * m + 2], high[4 * m + 1], high[4 * m + 3] };
+#line 390 "templates/cuda/tensor_pages.cuh"
+        to[m] = quad;
+    }
 }
 
 INLINE void load_fragments(const kvl__device_attend& a, int query, int head, const place& p,
                            unsigned char* shared, queries* q)
 {
     enum { copies = 1, plain = 0 };
-    q->shared = shared;
 #pragma unroll
     for (int column = 0; column < columns; ++column) {
-        const int h = column * 8 + p.g, of = least_of(h, num_heads - 1);
+        const int h = p.g / 2;
+        const int of = least_of(h, num_heads - 1);
         const int64_t row = (query * (int64_t)gridDim.y + head) * num_heads + of;
         const float* from = (const float*)a.prepared + row * a.query_floats + plain * head_dim_k;
+        q->shared[column] = shared_address(shared) + p.g * 64 + p.t * 16;
         float top = 0.0f;
 #pragma unroll 1
         for (int i = p.t * 4; i < copies * head_dim_k; i += 16) {
@@ -1621,258 +1726,240 @@ INLINE void load_fragments(const kvl__device_attend& a, int query, int head, con
 #pragma unroll
         for (int copy = 0; copy < copies; ++copy)
 #pragma unroll
-            for (int i = 0; i < 2 * spans; ++i) {
-                uint4 parts[2];
-                const int channel = i / 2 * 64 + p.t * 16 + i % 2 * 8;
-                split_queries(from + copy * head_dim_k + channel, down, parts);
-#line 353 "templates/cuda/tensor_pages.cuh"
-                q->part[column][0][i / 2][i % 2] = parts[0];
-                q->part[column][1][i / 2][i % 2] = parts[1];
-#line 360 "templates/cuda/tensor_pages.cuh"
+            for (int y = 0; y < spans; ++y) {
+                uint4 to[quads];
+                split_queries(from + copy * head_dim_k + y * 64 + p.t * 16, down, p, to);
+#line 426 "templates/cuda/tensor_pages.cuh"
+                // Through shared memory they come to registers that lie side by side.
+                for (int m = 0; m < quads; ++m) {
+                    const uint32_t at = p.k_into - k_piece(p.lane) * 16 + p.lane * 16;
+                    store_shared_16(at, to[m]);
+                    q->of[column][y][m] = shared_16(at);
+                }
+#line 438 "templates/cuda/tensor_pages.cuh"
             }
     }
 }
 
-INLINE pair4 query_pairs(const queries& q, int copy, int column, int part, int span, int half,
-                         int lane)
+INLINE pair4 query_pairs(const queries& q, int copy, int column, int span, int quad)
 {
-#line 368 "templates/cuda/tensor_pages.cuh"
-    return pairs_of(q.part[column][part][span][half]);
-#line 372 "templates/cuda/tensor_pages.cuh"
+#line 445 "templates/cuda/tensor_pages.cuh"
+    return pairs_of(q.of[column][span][quad]);
+#line 449 "templates/cuda/tensor_pages.cuh"
 }
 
 // STEPS
 
-// The pairs of channels m, half 0, or m + 4 of a lane's words, in the low bits of halves.
-INLINE uint32_t k_pick(const uint32_t* word, int m, int half)
+// The pair m of 8 of the channels of a lane's words, in the low bits of halves.
+INLINE uint32_t k_pick(const uint32_t* word, int m)
 {
-#line 380 "templates/cuda/tensor_pages.cuh"
-    return word[0] >> half * 8 & 0x00030003u << m * 2;
-#line 384 "templates/cuda/tensor_pages.cuh"
+#line 457 "templates/cuda/tensor_pages.cuh"
+    return word[0] >> m / 4 * 8 & 0x00030003u << m % 4 * 2;
+#line 461 "templates/cuda/tensor_pages.cuh"
 }
 
 // The pairs j = 2 i + (h ^ va) of tokens of a lane's word.
 INLINE uint32_t v_pick(uint32_t word, const place& p, int i, int h)
 {
-#line 390 "templates/cuda/tensor_pages.cuh"
-    return word >> p.vb * 8 & p.value_mask[i][h];
-#line 394 "templates/cuda/tensor_pages.cuh"
+#line 467 "templates/cuda/tensor_pages.cuh"
+    return word >> p.v_shift & p.value_mask[i][h];
+#line 471 "templates/cuda/tensor_pages.cuh"
 }
 
-// The scores of a step, without softmax's factors: 2^24 s + zero, s the fragments i of
-// [columns][i][4].
-INLINE void score_step(const unsigned char* keys, const unsigned char* numbers, const place& p,
-                       const queries& q, const int* basis, float (*s)[2][4], float (*zero)[2])
+// The products of 16 channels of a group, 64 y + 16 t ..., with codes and with offsets.
+#line 496 "templates/cuda/tensor_pages.cuh"
+// Offsets are right in rows g for pairs 0 and 2 of four, in rows g + 8 for pairs 1 and 3; in even
+// rows, and what they lack in odd ones.
+INLINE void multiply_keys(const uint32_t (*word)[1], int m, pair4 q, const pair4* scales,
+                          const pair4* offsets, float (*s)[4], float (*zero)[4])
 {
-    float sums[columns][2][4];                       // of zeros: rows g of one, g + 8 of the other
-    for (int c = 0; c < columns; ++c)
-        for (int r = 0; r < 4; ++r)
-            s[c][0][r] = s[c][1][r] = sums[c][0][r] = sums[c][1][r] = 0.0f;
-    numbers += p.t * 32;
+    const pair4 z = offsets[m];
 #pragma unroll
-    for (int y = 0; y < spans; ++y) {
-        const unsigned char* at = numbers + y * 128;
-        const pair4 scales[2] = { load_pairs(at), load_pairs(at + 16) };
-#line 411 "templates/cuda/tensor_pages.cuh"
-        at += 2 * k_numbers;
-        const pair4 zeros[2] = { load_pairs(at), load_pairs(at + 16) };
-#line 414 "templates/cuda/tensor_pages.cuh"
-        uint32_t word[2][2][1];
+    for (int v = 0; v < 2; ++v) {
+        const int first = 4 * m + v, second = first + 2;
+        const uint32_t b0 = pair_mul(q.of[2 * v], scales[m].of[v]);
+        const uint32_t b1 = pair_mul(q.of[2 * v + 1], scales[m].of[v + 2]);
+        multiply(zero[v], z.of[0], z.of[1], z.of[2], z.of[3], q.of[2 * v], q.of[2 * v + 1]);
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-            for (int h = 0; h < 2; ++h)
-                for (int w = 0; w < 1; ++w)
-                    word[i][h][w] = load_u32(keys + y * 4 * k_cell + (p.key[i][h] ^ w * 64));
-#pragma unroll
-        for (int c = 0; c < columns; ++c) {
-            pair4 high[2], low[2];
-            for (int half = 0; half < 2; ++half) {
-                high[half] = query_pairs(q, basis[y], c, 0, y, half, p.lane);
-                low[half] = query_pairs(q, basis[y], c, 1, y, half, p.lane);
-            }
-#pragma unroll
-            for (int m = 0; m < 4; ++m) {
-                uint32_t b[2], rest[2];
-                for (int half = 0; half < 2; ++half) {
-                    const uint32_t scale = scales[half].of[m];
-                    b[half] = pair_mul(high[half].of[m], scale);
-#line 434 "templates/cuda/tensor_pages.cuh"
-                    rest[half] = pair_mul(low[half].of[m], scale);
-#line 439 "templates/cuda/tensor_pages.cuh"
-                }
-#line 441 "templates/cuda/tensor_pages.cuh"
-                const pair4 z = zeros[m / 2];
-#line 446 "templates/cuda/tensor_pages.cuh"
-                multiply(sums[c][m % 2], z.of[0], z.of[1], z.of[2], z.of[3], b[0], b[1]);
-                multiply(sums[c][m % 2], z.of[0], z.of[1], z.of[2], z.of[3], rest[0], rest[1]);
-#pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                    const uint32_t a0 = k_pick(word[i][0], m, 0), a1 = k_pick(word[i][1], m, 0);
-                    const uint32_t a2 = k_pick(word[i][0], m, 1), a3 = k_pick(word[i][1], m, 1);
-                    multiply(s[c][i], a0, a1, a2, a3, b[0], b[1]);
-                    multiply(s[c][i], a0, a1, a2, a3, rest[0], rest[1]);
-                }
-            }
-        }
+            multiply(s[i], k_pick(word[2 * i], first), k_pick(word[2 * i + 1], first),
+                     k_pick(word[2 * i], second), k_pick(word[2 * i + 1], second), b0, b1);
     }
-#pragma unroll
+}
+#line 515 "templates/cuda/tensor_pages.cuh"
+
+// The scores of a step, without softmax's factors: 2^21 s + zero.
+INLINE void score_step(const place& p, uint32_t stage, const queries& q, const int* basis,
+                       float (*s)[scores], float* zero)
+{
+    float sums[columns][scores / 2][4], zeros[columns][2][4];
     for (int c = 0; c < columns; ++c)
-        for (int r = 0; r < 2; ++r) zero[c][r] = sums[c][0][r] + sums[c][1][r + 2];
+        for (int r = 0; r < 4; ++r) {
+            zeros[c][0][r] = zeros[c][1][r] = 0.0f;
+            for (int f = 0; f < scores / 2; ++f) sums[c][f][r] = 0.0f;
+        }
+#pragma unroll
+    for (int y = 0; y < spans; ++y) {
+        const uint32_t at = p.k_scales + y * 128, offset = p.k_offsets + y * 128;
+        const pair4 scales[2] = { load_pairs(at), load_pairs(at + 16) };
+        const pair4 offsets[2] = { load_pairs(offset), load_pairs(offset + 16) };
+        uint32_t word[4][1];
+#pragma unroll
+        for (int f = 0; f < 4; ++f)
+            for (int w = 0; w < 1; ++w)
+                word[f][w] = shared_4(p.key[f][w] + stage + y * 4 * k_cell);
+#pragma unroll
+        for (int c = 0; c < columns; ++c)
+#pragma unroll
+            for (int m = 0; m < quads; ++m)
+                multiply_keys(word, m, query_pairs(q, basis[y], c, y, m), scales, offsets, sums[c],
+                              zeros[c]);
+    }
+    // Parts are in rows g and g + 8, or in columns 2 t and 2 t + 1.
+#line 546 "templates/cuda/tensor_pages.cuh"
+#pragma unroll
+    for (int c = 0; c < columns; ++c) {
+        for (int x = 0; x < scores; ++x) s[c][x] = sums[c][x / 2][x % 2 * 2] + sums[c][x / 2][x % 2 * 2 + 1];
+#line 552 "templates/cuda/tensor_pages.cuh"
+        zero[c] = zeros[c][0][0] + zeros[c][0][1] + (zeros[c][1][2] + zeros[c][1][3]);
+        zero[c] += __shfl_xor_sync(0xffffffffu, zero[c], 4);
+#line 555 "templates/cuda/tensor_pages.cuh"
+    }
 }
 
-// What a warp has of the query heads of its lanes, 8 c + 2 t + (r & 1).
+// What a warp has: of the lane's query heads head_of(p, c), and outputs of heads 8 c + 2 t + r, or
+// of head t, r = 0.
 typedef struct partial {
-    float top[columns][2];             // log2; of the lane's own keys and all others of the warp
-    float base[columns][2];            // lift - top
-    float limit[columns][2];           // of scores before `factor`, beyond which top is raised
-    float sum[columns][2];             // of the lane's own keys, times 2^lift
-    float out[columns][2 * outs][4];   // times 2^(lift + 3 - 24)
-    float zero[columns][value_groups][4];            // times 2^(lift + 3); half of them count
+    float top[columns];                // log2; of all keys of the warp
+    float base[columns];               // lift - top
+    float limit[columns];              // of scores before `factor`, beyond which top is raised
+    float out[columns][2 * outs][4];   // [r], [2 + r]: times 2^(lift + 3 - 24)
+    // Of group 8 i + g, times 2^(lift + 3): [0][r] and [1][2 + r]; the sums of weights, times
+    // 2^lift, in the place of group 8 i + 7 of the last i.
+    float zero[columns][zero_tiles][2][4];
     float lift;
 } partial;
 
 // The soft cap and ALiBi.
 INLINE void bend_scores(const kvl__device_attend& a, const place& p, int query, int head, int row,
-                        int64_t position, const float (*factor)[2], float (*s)[2][4],
-                       float (*zero)[2])
+                        int64_t position, const float* factor, float (*s)[scores], float* zero)
 {
     const float log2_e = 1.44269504f;
-#line 483 "templates/cuda/tensor_pages.cuh"
+#line 579 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int c = 0; c < columns; ++c)
-        for (int i = 0; i < 2; ++i)
-            for (int r = 0; r < 4; ++r) {
-                const int h = least_of(c * 8 + p.t * 2 + r % 2, num_heads - 1);
-                const float by = factor[c][r % 2];
-                float x = mul_add(s[c][i][r], 0x1p24f, zero[c][r % 2]) * by * (1.0f / log2_e);
-                if (a.soft_cap > 0.0f) {
-#line 494 "templates/cuda/tensor_pages.cuh"
-                    // tanh y = 1 - 2 / (e^(2 y) + 1)
-                    const float e = power_of_two(x * (2.0f * log2_e / a.soft_cap));
-                    x = a.soft_cap - __fdividef(2.0f * a.soft_cap, e + 1.0f);
-                }
-                const int at = row + pair_token(p, i, r / 2) + a.windows.sink_len;
-                if (a.slopes)
-                    x = mul_add(((const float*)a.slopes)[head * num_heads + h],
-                                (float)(int)(at - position), x);
-                s[c][i][r] = __fdividef(x * log2_e, by * 0x1p24f);
+        for (int i = 0; i < scores; ++i) {
+            const int h = least_of(head_of(p, c), num_heads - 1);
+            const float by = factor[c];
+            float x = mul_add(s[c][i], 0x1p21f, zero[c]) * by * (1.0f / log2_e);
+            if (a.soft_cap > 0.0f) {
+#line 589 "templates/cuda/tensor_pages.cuh"
+                // tanh y = 1 - 2 / (e^(2 y) + 1)
+                const float e = power_of_two(x * (2.0f * log2_e / a.soft_cap));
+                x = a.soft_cap - __fdividef(2.0f * a.soft_cap, e + 1.0f);
             }
-    for (int c = 0; c < columns; ++c) zero[c][0] = zero[c][1] = 0.0f;
+            const int at = row + token_of(p, i) + a.windows.sink_len;
+            if (a.slopes)
+                x = mul_add(((const float*)a.slopes)[head * num_heads + h],
+                            (float)(int)(at - position), x);
+            s[c][i] = __fdividef(x * log2_e, by * 0x1p21f);
+        }
+    for (int c = 0; c < columns; ++c) zero[c] = 0.0f;
 }
 
 // Rows outside of [begin, end) of the step are not seen.
-INLINE void hide_scores(const place& p, int begin, int end, float (*s)[2][4])
+INLINE void hide_scores(const place& p, int begin, int end, float (*s)[scores])
 {
 #pragma unroll
     for (int c = 0; c < columns; ++c)
-        for (int i = 0; i < 2; ++i)
-            for (int r = 0; r < 4; ++r) {
-                const int at = pair_token(p, i, r / 2);
-                s[c][i][r] = at >= begin && at < end ? s[c][i][r] : hidden_score();
-            }
+        for (int i = 0; i < scores; ++i) {
+            const int at = token_of(p, i);
+            s[c][i] = at >= begin && at < end ? s[c][i] : hidden_score();
+        }
 }
 
 // A key's score is further beyond the top so far than weights allow: a greater top.
-INLINE void raise_top(const float (*tops)[2], const float (*factor)[2], partial* o)
+INLINE void raise_top(const place& p, const float* tops, const float* factor, partial* o)
 {
     enum { slack = 4 };                // log2 of what a weight may be beyond 1
-#pragma unroll
-    for (int c = 0; c < columns; ++c)
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            float top = fmaxf(o->top[c][r], tops[c][r] * factor[c][r]);
-            for (int d = 4; d < 32; d *= 2)
-                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, d));
-            const float shrink = power_of_two(o->top[c][r] - top);
-            o->top[c][r] = top;
-            o->base[c][r] = o->lift - top;
-            o->limit[c][r] = __fdividef(top + (float)slack, factor[c][r]);
-            o->sum[c][r] *= shrink;
-            for (int i = 0; i < 2 * outs; ++i) {
-                o->out[c][i][r] *= shrink;
-                o->out[c][i][r + 2] *= shrink;
-            }
-            for (int i = 0; i < value_groups; ++i) {
-                o->zero[c][i][r] *= shrink;
-                o->zero[c][i][r + 2] *= shrink;
-            }
-        }
-}
-
-// Weights of a step in place of its scores: second factors.
-INLINE void weigh_step(const float (*factor)[2], const float (*s)[2][4], const float (*zero)[2],
-                       partial* o, uint32_t (*weights)[2][2])
-{
-    float tops[columns][2];
-    bool beyond = false;
-#pragma unroll
-    for (int c = 0; c < columns; ++c)
-        for (int r = 0; r < 2; ++r) {
-            const float top = fmaxf(fmaxf(s[c][0][r], s[c][0][r + 2]),
-                                    fmaxf(s[c][1][r], s[c][1][r + 2]));
-            tops[c][r] = mul_add(top, 0x1p24f, zero[c][r]);
-            beyond |= tops[c][r] > o->limit[c][r];
-        }
-    if (__any_sync(0xffffffffu, beyond)) raise_top(tops, factor, o);
+    enum { least_apart = 4, most_apart = 16 };
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
-        float e[2][2][2];
-        for (int r = 0; r < 2; ++r) {
-            const float by = factor[c][r] * 0x1p24f;
-            const float from = mul_add(zero[c][r], factor[c][r], o->base[c][r]);
-            for (int i = 0; i < 2; ++i)
-                for (int h = 0; h < 2; ++h) {
-                    e[i][h][r] = power_of_two(mul_add(s[c][i][h * 2 + r], by, from));
-                    o->sum[c][r] += e[i][h][r];
-                }
+        float top = fmaxf(o->top[c], tops[c] * factor[c]);
+        for (int d = least_apart; d <= most_apart; d *= 2)
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, d));
+        const float shrink = power_of_two(o->top[c] - top);
+        o->top[c] = top;
+        o->base[c] = o->lift - top;
+        o->limit[c] = __fdividef(top + (float)slack, factor[c]);
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+#line 630 "templates/cuda/tensor_pages.cuh"
+            const float by = __shfl_sync(0xffffffffu, shrink, p.t);
+            for (int i = 0; i < 2 * outs; ++i) o->out[c][i][r] *= by;
+            for (int i = 0; i < 2 * zero_tiles; ++i) o->zero[c][i / 2][i % 2][r] *= by;
         }
-        for (int i = 0; i < 2; ++i)
-            for (int h = 0; h < 2; ++h)
-                weights[c][i][h] = transposed(pair_of(e[i][h][0], e[i][h][1]));
+    }
+}
+
+// Weights of a step in place of its scores: second factors of columns 8 c + g, or g / 2 for even g.
+INLINE void weigh_step(const place& p, const float* factor, const float (*s)[scores],
+                       const float* zero, partial* o, uint32_t (*weights)[4])
+{
+    float tops[columns];
+    bool beyond = false;
+#pragma unroll
+    for (int c = 0; c < columns; ++c) {
+        float top = s[c][0];
+        for (int i = 1; i < scores; ++i) top = fmaxf(top, s[c][i]);
+        tops[c] = mul_add(top, 0x1p21f, zero[c]);
+        beyond |= tops[c] > o->limit[c];
+    }
+    if (__any_sync(0xffffffffu, beyond)) raise_top(p, tops, factor, o);
+#pragma unroll
+    for (int c = 0; c < columns; ++c) {
+        const float by = factor[c] * 0x1p21f, from = mul_add(zero[c], factor[c], o->base[c]);
+        float e[scores];
+        for (int i = 0; i < scores; ++i) e[i] = power_of_two(mul_add(s[c][i], by, from));
+#pragma unroll
+        for (int f = 0; f < 4; ++f) {
+#line 661 "templates/cuda/tensor_pages.cuh"
+            weights[c][f] = transposed(pair_of(e[f], 0.0f));
+#line 663 "templates/cuda/tensor_pages.cuh"
+        }
     }
 }
 
 // Values of a step join the outputs.
-INLINE void add_step(const unsigned char* values, const unsigned char* numbers, const place& p,
-                     const uint32_t (*weights)[2][2], partial* o)
+INLINE void add_step(const place& p, uint32_t stage, const uint32_t (*weights)[4], partial* o)
 {
-    enum { tile = v_cells * 4 };         // in pieces of 16 bytes
-#line 585 "templates/cuda/tensor_pages.cuh"
-    values += (p.va * tile + ((p.g / 4 * 4 + 0 + p.g % 4) ^ p.va << 1)) * 16;
-    numbers += 4 * k_numbers + p.t * 16;
-#line 588 "templates/cuda/tensor_pages.cuh"
-    const unsigned char* zeros = numbers + 2 * v_numbers;
-#line 590 "templates/cuda/tensor_pages.cuh"
-    uint32_t b[columns][2][2];
+    enum { wide = outs / value_groups };
+#pragma unroll
+    for (int tile = 0; tile < zero_tiles; ++tile) {
+        const pair4 z = load_pairs(p.v_offsets[tile]);
+        for (int c = 0; c < columns; ++c)
+            for (int h = 0; h < 2; ++h)
+                multiply(o->zero[c][tile][h], z.of[0], z.of[1], z.of[2], z.of[3], weights[c][h],
+                         weights[c][2 + h]);
+    }
+    uint32_t b[columns][4];
 #pragma unroll
     for (int x = 0; x < outs; ++x) {
-        enum { wide = outs / value_groups };
         if (x % wide == 0) {
-            const int group = x / wide;
-            const pair4 scales = load_pairs(numbers + group * 64);
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-#line 600 "templates/cuda/tensor_pages.cuh"
-                const pair4 z = load_pairs(zeros + (group / 2 * 2 + i) * 64);
-#line 606 "templates/cuda/tensor_pages.cuh"
-                for (int c = 0; c < columns; ++c) {
-                    for (int h = 0; h < 2; ++h)
-                        b[c][i][h] = pair_mul(weights[c][i][h], scales.of[2 * i + h]);
-                    multiply(o->zero[c][group], z.of[0], z.of[1], z.of[2], z.of[3], b[c][i][0],
-                             b[c][i][1]);
-                }
-            }
+            const pair4 scales = load_pairs(p.v_scales + x / wide * 64);
+            for (int c = 0; c < columns; ++c)
+                for (int f = 0; f < 4; ++f) b[c][f] = pair_mul(weights[c][f], scales.of[f]);
         }
-        const pair4 word = load_pairs(values + x * 2 * v_cell);
+        const pair4 word = load_pairs(p.value + stage + x * 2 * v_cell);
 #pragma unroll
         for (int u = 0; u < 2; ++u)
-            for (int i = 0; i < 2; ++i) {
-                const uint32_t a0 = v_pick(word.of[2 * u], p, i, 0);
-                const uint32_t a1 = v_pick(word.of[2 * u + 1], p, i, 0);
-                const uint32_t a2 = v_pick(word.of[2 * u], p, i, 1);
-                const uint32_t a3 = v_pick(word.of[2 * u + 1], p, i, 1);
+            for (int h = 0; h < 2; ++h) {
+                const uint32_t a0 = v_pick(word.of[2 * u], p, 0, h);
+                const uint32_t a1 = v_pick(word.of[2 * u + 1], p, 0, h);
+                const uint32_t a2 = v_pick(word.of[2 * u], p, 1, h);
+                const uint32_t a3 = v_pick(word.of[2 * u + 1], p, 1, h);
                 for (int c = 0; c < columns; ++c)
-                    multiply(o->out[c][2 * x + u], a0, a1, a2, a3, b[c][i][0], b[c][i][1]);
+                    multiply(o->out[c][2 * x + u], a0, a1, a2, a3, b[c][h], b[c][2 + h]);
             }
     }
 }
@@ -1885,17 +1972,17 @@ INLINE bool is_finite(const partial& o)
     float size = 0.0f;                 // infinite or no number if one of them is: 0 x + size
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
-        for (int r = 0; r < 2; ++r) size = mul_add(0.0f, o.sum[c][r] + o.top[c][r], size);
+        size = mul_add(0.0f, o.top[c], size);
         for (int r = 0; r < 4; ++r) {
             for (int i = 0; i < 2 * outs; ++i) size = mul_add(0.0f, o.out[c][i][r], size);
-            for (int i = 0; i < value_groups; ++i)
-                if (r / 2 == i % 2) size = mul_add(0.0f, o.zero[c][i][r], size);
+            for (int i = 0; i < zero_tiles; ++i)
+                size = mul_add(0.0f, o.zero[c][i][r / 2][r], size);
         }
     }
     return size == 0.0f;
 }
 
-// Of each warp and column.  Rows begin four banks apart.
+// Of each warp and head.  Rows begin four banks apart.
 typedef struct results {
     float top[cta_warps][8 * columns], sum[cta_warps][8 * columns];
     alignas(16) float out[cta_warps][8 * columns][head_dim_v + 4];
@@ -1904,28 +1991,29 @@ typedef struct results {
 INLINE void store_partial(const partial& o, const place& p, results* w)
 {
     const int warp = threadIdx.x / 32;
+#line 729 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
-    for (int c = 0; c < columns; ++c)
+    for (int c = 0; c < columns; ++c) {
+        if (p.g == 0) w->top[warp][head_of(p, c)] = o.top[c];
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            const int column = c * 8 + p.t * 2 + r;
-            float sum = o.sum[c][r];
-            for (int d = 4; d < 32; d *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
-            if (p.g == 0) {
-                w->top[warp][column] = o.top[c][r];
-                w->sum[warp][column] = sum;
-            }
+        for (int r = 0; r < 1; ++r) {
+            const int h = p.t;
+            const float* sums = o.zero[c][zero_tiles - 1][0];
+            if (p.g == 7) w->sum[warp][h] = sums[r] + o.zero[c][zero_tiles - 1][1][r + 2];
 #pragma unroll
             for (int x = 0; x < outs; ++x) {
                 const int group = x / (outs / value_groups);
-                const float z = o.zero[c][group][r + group % 2 * 2];
+                const float (*zero)[4] = o.zero[c][group / 8];
+                const float z = __shfl_sync(0xffffffffu, zero[0][r] + zero[1][r + 2],
+                                            group % 8 * 4 + p.t);
                 const float4 four = { mul_add(o.out[c][2 * x][r], 0x1p24f, z),
                                       mul_add(o.out[c][2 * x][r + 2], 0x1p24f, z),
                                       mul_add(o.out[c][2 * x + 1][r], 0x1p24f, z),
                                       mul_add(o.out[c][2 * x + 1][r + 2], 0x1p24f, z) };
-                *(float4*)&w->out[warp][column][x * 32 + p.g * 4] = four;
+                *(float4*)&w->out[warp][h][x * 32 + p.g * 4] = four;
             }
         }
+    }
 }
 
 // The part's result, of all warps.
@@ -1947,7 +2035,7 @@ INLINE void store_results(const kvl__device_attend& a, int query, int head, int 
         to[h * (int64_t)a.parts * head_dim_v + channel] = __fdividef(out, sum * 8.0f);
         if (channel > 0) continue;
         float lse = (top - lift) * 0.693147181f + logf(sum);
-#line 701 "templates/cuda/tensor_pages.cuh"
+#line 775 "templates/cuda/tensor_pages.cuh"
         ((float*)a.lse_part)[(first + h) * a.parts + part] = lse;
     }
 }
@@ -1959,11 +2047,11 @@ INLINE float score_by_floats(const kvl__device_attend& a, const unsigned char* k
 {
     enum { words = 16 };         // that are read at once
     float x[words], sum = 0.0f;
-#line 715 "templates/cuda/tensor_pages.cuh"
+#line 789 "templates/cuda/tensor_pages.cuh"
 #pragma unroll 1
     for (int at = 0; at < head_dim_k; at += words) {
         k_read_words(keys, lane, at, x);
-#line 719 "templates/cuda/tensor_pages.cuh"
+#line 793 "templates/cuda/tensor_pages.cuh"
         sum = dot<words>(q + 0 + at, x, sum);
     }
     sum += bias;
@@ -2033,13 +2121,11 @@ INLINE void start_partial(float lift, partial* o)
 {
     o->lift = lift;
     for (int c = 0; c < columns; ++c) {
-        for (int r = 0; r < 2; ++r) {
-            o->top[c][r] = o->limit[c][r] = hidden_score();
-            o->base[c][r] = o->sum[c][r] = 0.0f;
-        }
+        o->top[c] = o->limit[c] = hidden_score();
+        o->base[c] = 0.0f;
         for (int r = 0; r < 4; ++r) {
             for (int i = 0; i < 2 * outs; ++i) o->out[c][i][r] = 0.0f;
-            for (int i = 0; i < value_groups; ++i) o->zero[c][i][r] = 0.0f;
+            for (int i = 0; i < 2 * zero_tiles; ++i) o->zero[c][i / 2][i % 2][r] = 0.0f;
         }
     }
 }
@@ -2048,7 +2134,7 @@ INLINE void start_partial(float lift, partial* o)
 INLINE void read_basis(const unsigned char* meta, const place& p, int* basis)
 {
     for (int y = 0; y < spans; ++y) basis[y] = 0;
-#line 812 "templates/cuda/tensor_pages.cuh"
+#line 884 "templates/cuda/tensor_pages.cuh"
 }
 
 // What the steps of a warp have in common.
@@ -2057,59 +2143,54 @@ typedef struct warp_task {
     int query, head, begin, end;       // rows that are seen
     int first, plain;                  // the warp's first row; whether scores are products alone
     int64_t position;
-    float factor[columns][2];
+    float factor[columns];
 } warp_task;
 
 // The numbers of a step in a stage, as pairs.
-INLINE void read_numbers(const warp_task& w, const unsigned char* stage, const place& p, int row,
-                         bool inside, unsigned char* numbers, int* basis)
+INLINE void read_numbers(const warp_task& w, const unsigned char* ring, const place& p,
+                         uint32_t stage, int row, bool inside, int* basis)
 {
-    const unsigned char* meta = stage + k_codes + v_codes;
     if (true) {
-        read_key_numbers(meta, p, numbers);
-        read_basis(meta, p, basis);
+        read_key_numbers(p, stage);
+        read_basis(ring + stage + k_codes + v_codes, p, basis);
     }
-    read_value_numbers(meta + 128, p, inside, w.begin - row,
-                       w.end - row, numbers);
+    read_value_numbers(p, stage, inside, w.begin - row, w.end - row);
 }
 
 // One step of 32 rows, whose numbers are read.
-INLINE void take_step(const warp_task& w, const unsigned char* stage, const unsigned char* numbers,
-                      const place& p, const queries& q, const int* basis, int row, bool inside,
-                      partial* o)
+INLINE void take_step(const warp_task& w, const place& p, uint32_t stage, const queries& q,
+                      const int* basis, int row, bool inside, partial* o)
 {
-    float scores[columns][2][4], zero[columns][2];
-    uint32_t weights[columns][2][2];
-    score_step(stage, numbers, p, q, basis, scores, zero);
+    float s[columns][scores], zero[columns];
+    uint32_t weights[columns][4];
+    score_step(p, stage, q, basis, s, zero);
     if (!inside) {
-        if (!w.plain)
-            bend_scores(*w.a, p, w.query, w.head, row, w.position, w.factor, scores, zero);
-        hide_scores(p, w.begin - row, w.end - row, scores);
+        if (!w.plain) bend_scores(*w.a, p, w.query, w.head, row, w.position, w.factor, s, zero);
+        hide_scores(p, w.begin - row, w.end - row, s);
     }
-    weigh_step(w.factor, scores, zero, o, weights);
-    add_step(stage + k_codes, numbers, p, weights, o);
+    weigh_step(p, w.factor, s, zero, o, weights);
+    add_step(p, stage, weights, o);
 }
 
 // This warp's share of the steps of a split.
 INLINE void attend_steps(warp_task* w, const kvl__device_seq* s, const place& p, const queries& q,
-                         unsigned char* ring, partial* o)
+                         const unsigned char* ring, partial* o)
 {
     const int before = w->begin / step_rows;
     const int steps = (w->end + step_rows - 1) / step_rows - before;
     const int share = (steps + cta_warps - 1) / cta_warps, warp = threadIdx.x / 32;
-    const int after = (before + least_of(steps, (warp + 1) * share)) * step_rows;
-    unsigned char* numbers = ring + num_stages * stage_bytes;
-    const uint32_t ring_at = shared_address(ring);
-    int basis[spans], stage = 0;
+    const int after = uniform((before + least_of(steps, (warp + 1) * share)) * step_rows);
+    uint32_t stage = 0;
+    int basis[spans];
     feed f;
-    w->first = (before + least_of(steps, warp * share)) * step_rows;
+    w->first = uniform((before + least_of(steps, warp * share)) * step_rows);
     // Rows of steps that are seen whole, as products alone: none where scores are bent.
     const bool some = w->plain && w->end - w->begin >= step_rows;
-    const int whole = kept(some ? w->begin : 0x40000000);
-    const int last = kept(some ? w->end - step_rows - w->begin : 0);
+    const int whole = uniform(some ? w->begin : 0x40000000);
+    const int last = uniform(some ? w->end - step_rows - w->begin : 0);
     start_feed(&f, s, w->head, w->first, after, p.lane);
     for (int i = 0; i < num_stages - 1; ++i) {
-        ask(&f, w->head, p.lane, w->first + i * step_rows, ring_at + i * stage_bytes);
+        ask(&f, p, w->head, w->first + i * step_rows, i * stage_bytes);
         copies_end();
     }
 #pragma unroll 1
@@ -2117,12 +2198,12 @@ INLINE void attend_steps(warp_task* w, const kvl__device_seq* s, const place& p,
         const bool inside = (uint32_t)(row - whole) <= (uint32_t)last;
         copies_wait<num_stages - 2>();
         __syncwarp();
-        read_numbers(*w, ring + stage, p, row, inside, numbers, basis);
-        ask(&f, w->head, p.lane, row + (num_stages - 1) * step_rows,
-            ring_at + (stage ? stage : num_stages * stage_bytes) - stage_bytes);
+        read_numbers(*w, ring, p, stage, row, inside, basis);
+        ask(&f, p, w->head, row + (num_stages - 1) * step_rows,
+            (stage ? stage : num_stages * stage_bytes) - stage_bytes);
         copies_end();
         __syncwarp();
-        take_step(*w, ring + stage, numbers, p, q, basis, row, inside, o);
+        take_step(*w, p, stage, q, basis, row, inside, o);
         stage = stage == (num_stages - 1) * stage_bytes ? 0 : stage + stage_bytes;
     }
     copies_wait<0>();
@@ -2133,7 +2214,9 @@ INLINE void attend_split(const kvl__device_attend& a, const kvl__device_seq* s, 
 {
     enum { of_warp = num_stages * stage_bytes + numbers_bytes };
     __shared__ int is_odd[cta_warps];
-    const place p = place_of();
+    unsigned char* ring = room + threadIdx.x / 32 * of_warp;
+    const uint32_t ring_at = shared_address(ring);
+    const place p = place_of(ring_at, ring_at + num_stages * stage_bytes);
     queries q;
 #pragma unroll 1
     for (int attempt = 0; attempt < 2; ++attempt) {
@@ -2150,12 +2233,12 @@ INLINE void attend_split(const kvl__device_attend& a, const kvl__device_seq* s, 
         w.plain = !(a.soft_cap > 0.0f || a.slopes);
         w.position = position;
 #pragma unroll
-        for (int i = 0; i < 2 * columns; ++i)
-            w.factor[i / 2][i % 2] = 1.44269504f
-                * __shfl_sync(0xffffffffu, q.up[i / 2], (p.t * 2 + i % 2) * 4);
-        attend_steps(&w, s, p, q, room + kept(threadIdx.x / 32 * of_warp), &o);
+        for (int c = 0; c < columns; ++c)
+            w.factor[c] = 8 * 1.44269504f
+                * __shfl_sync(0xffffffffu, q.up[c], p.t * 8);
+        attend_steps(&w, s, p, q, ring, &o);
         // A warp without steps has no top.
-        const bool odd = __any_sync(0xffffffffu, o.top[0][0] > hidden_score() && !is_finite(o));
+        const bool odd = __any_sync(0xffffffffu, o.top[0] > hidden_score() && !is_finite(o));
         if (p.lane == 0) is_odd[threadIdx.x / 32] = odd;
         __syncthreads();
         if (!(is_odd[0] | is_odd[1] | is_odd[2] | is_odd[3])) {
