@@ -8,8 +8,9 @@ apart, and the loop over steps is the shortest way from its last product by tens
 copy into shared memory back to that product: what a step in the middle of a split issues, with
 instructions whose predicate is false.  A step that goes on to another page takes the way through
 the load of a page's address too: the count is the mean over the steps of a page.  A step is 32
-tokens, so a lane has head_dim_k + head_dim_v values of it.  Status 1 if a count is above the table's, 77 without NVRTC or nvdisasm (in PATH, in
-KVLOOM_NVDISASM, in build-test/nvdisasm of tools/setup.sh, or from `pip install
+tokens, so a lane has head_dim_k + head_dim_v values of it.  Status 1 if a count is above the
+table's, a kernel spills or two CTAs find no room on a multiprocessor, 77 without NVRTC or nvdisasm
+(in PATH, in KVLOOM_NVDISASM, in build-test/nvdisasm of tools/setup.sh, or from `pip install
 nvidia-cuda-nvdisasm`), and with another NVRTC than the table's.
 """
 import collections
