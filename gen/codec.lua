@@ -268,7 +268,7 @@ end
 local function derive_tables(c, parts)
     local tables, at = {}, 0
     for _, stage in ipairs(stages) do
-        local part = parts[stage.name]
+        local part = parts[stage.name] or stage.name == "transform" and parts.across
         for _, one in ipairs(part and part.tables or {}) do
             local number = c[stage.name .. "_number"] or 0
             local count, sizes = 1, { dim = c.head_dim, number = number,
@@ -470,8 +470,9 @@ local function add_codes(d, planes)
 end
 
 -- Adds what codes mean: d.book, or false, and level(code), an expression of a vector, or on a
--- device of a number.
-local function add_levels(d, parts, isa)
+-- device of a number; and the share of a range that a fit keeps.
+local function add_levels(d, c, parts, isa)
+    d.shrink = parts.fit and parts.fit.shrinks and c.fit_number / 100 or false
     d.book = codebooks.derive(parts.levels, d.bits)
     d.refit = parts.fit and parts.fit.refit or false
     d.store = not parts.levels.raw and store_of(parts.levels, parts.fit) or false
@@ -492,7 +493,7 @@ end
 -- Raises a refusal unless a target has kernels for the parts.
 local function check_target(side, config, parts)
     for _, stage in ipairs(config.target == "cuda" and stages or {}) do
-        local part = parts[stage.name]
+        local part = parts[stage.name] or stage.name == "transform" and parts.across
         if part and part.host_only then
             refuse("%s.%s = %s: has no kernel of target cuda", side, stage.name,
                    config[side][stage.name])
@@ -553,7 +554,7 @@ function codec.derive(side, config, parts, isa)
     -- Words of a lane that a device reads at once: few of many heads, whose products are unrolled.
     d.read_words = in_keys and 4 or config.num_heads >= 12 and not path and 8 or 16
     d.work = ({ int = "dots", tile = "tile", float = "folded" })[d.math]   -- a type
-    add_levels(d, parts, isa)
+    add_levels(d, c, parts, isa)
     add_bases(d, c, parts, config)
     if path then add_teams(d) end
     if d.feedback then add_columns(d, side, config)

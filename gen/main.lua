@@ -46,7 +46,8 @@ local function load_part(side, stage, word, text_of)
 end
 
 -- Returns the parts of a side by stage; a stage that is left out, or is structure, has none.  What
--- the model's weights do (place `folded`) is left out as well.
+-- the model's weights do (place `folded`) is left out as well; a transform across heads, which the
+-- runtime's is, is named so.
 local function load_parts(side, c, text_of)
     local parts = {}
     for _, stage in ipairs(stages) do
@@ -56,6 +57,9 @@ local function load_parts(side, c, text_of)
         end
     end
     if parts.place and parts.place.folded then parts.transform = nil end
+    if parts.transform and parts.transform.across then
+        parts.across, parts.transform = parts.transform, nil
+    end
     return parts
 end
 

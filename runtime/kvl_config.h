@@ -76,10 +76,17 @@ KVL__FN int kvl__is_folded(const kvl__codec* c)
     return c->words[KVL__STAGE_PLACE] == KVL__PLACE_FOLDED;
 }
 
-// The transform that the cache computes.
+// Whether stored heads have channels of any head of the layer (kvl_across.h).
+KVL__FN int kvl__is_across(const kvl__codec* c)
+{
+    return c->words[KVL__STAGE_TRANSFORM] == KVL__TRANSFORM_GROUPED;
+}
+
+// The transform that kernels compute.
 KVL__FN int32_t kvl__transform_of(const kvl__codec* c)
 {
-    return kvl__is_folded(c) ? KVL__TRANSFORM_NONE : c->words[KVL__STAGE_TRANSFORM];
+    return kvl__is_folded(c) || kvl__is_across(c) ? KVL__TRANSFORM_NONE
+                                                  : c->words[KVL__STAGE_TRANSFORM];
 }
 
 // Whether what is stored beside codes is all there is.
@@ -778,6 +785,34 @@ KVL__FN kvl_status kvl__check_sketch(const kvl__parse* p, const kvl__codec* c, c
     return KVL_OK;
 }
 
+enum { KVL__MAX_LAYER_CHANNELS = 16384 };      // of keys that are stored across heads
+
+// What a transform across heads asks of the other stages.
+KVL__FN kvl_status kvl__check_across(const kvl__parse* p, const kvl__codec* c, char side)
+{
+    static const int lone[] = { KVL__STAGE_SHIFT, KVL__STAGE_CHOOSE, KVL__STAGE_EXTRA };
+    const char* word = kvl__word_of(c, KVL__STAGE_TRANSFORM)->name;
+    if (!kvl__is_across(c)) return KVL_OK;
+    if (!kvl__is_unrotated(c))
+        return KVL__SPEC_FAIL(p, "%c.transform = %s: needs %c.place = pre_rope: heads are mixed "
+                              "before RoPE", side, word, side);
+    for (int i = 0; i < 3; ++i)
+        if (c->words[lone[i]] != 0)
+            return KVL__SPEC_FAIL(p, "%c.transform = %s: needs %c.%s = none, not %s", side, word,
+                                  side, kvl__stages[lone[i]].name,
+                                  kvl__word_of(c, lone[i])->name);
+    if (c->words[KVL__STAGE_AXIS] != KVL__AXIS_PER_TOKEN)
+        return KVL__SPEC_FAIL(p, "%c.transform = %s: needs %c.axis = per_token", side, word, side);
+    if (kvl__word_of(c, KVL__STAGE_META)->num_tables || kvl__has_book(c) || kvl__has_feedback(c))
+        return KVL__SPEC_FAIL(p, "%c.transform = %s: needs %c.levels, %c.round and %c.meta that "
+                              "read no tables of a head's channels", side, word, side, side, side);
+    if (p->config->num_kv_heads * c->head_dim > KVL__MAX_LAYER_CHANNELS)
+        return KVL__SPEC_FAIL(p, "%c.transform = %s: %d KV heads of %d channels: a layer must have "
+                              "at most %d", side, word, p->config->num_kv_heads, c->head_dim,
+                              KVL__MAX_LAYER_CHANNELS);
+    return KVL_OK;
+}
+
 // Words that one side alone can have.
 KVL__FN kvl_status kvl__check_sides(const kvl__parse* p, const kvl__codec* c, char side)
 {
@@ -832,6 +867,7 @@ KVL__FN kvl_status kvl__check_side(const kvl__parse* p, kvl__codec* c, char side
     KVL__TRY(kvl__check_path(p, c, side));
     KVL__TRY(kvl__check_slots(p, c, side));
     KVL__TRY(kvl__check_sketch(p, c, side));
+    KVL__TRY(kvl__check_across(p, c, side));
     return c->words[KVL__STAGE_CHOOSE] == KVL__CHOOSE_NONE ? KVL_OK
                                                            : kvl__check_choice(p, c, side);
 }

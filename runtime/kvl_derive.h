@@ -6,6 +6,7 @@
 #ifndef KVL_DERIVE_H
 #define KVL_DERIVE_H
 
+#include "kvl_across.h"
 #include "kvl_calibration.h"
 #include "kvl_ranges.h"
 #include "kvl_statistics.h"
@@ -340,6 +341,48 @@ KVL__FN kvl_status kvl__derive_mean(const kvl_derive_args* a, float* out)
     return KVL_OK;
 }
 
+typedef struct kvl__ordered {
+    float sum;
+    int   channel;
+} kvl__ordered;
+
+KVL__FN int kvl__compare_ordered(const void* a, const void* b)
+{
+    const kvl__ordered *x = (const kvl__ordered*)a, *y = (const kvl__ordered*)b;
+    if (x->sum != y->sum) return x->sum < y->sum ? -1 : 1;
+    return x->channel < y->channel ? -1 : x->channel > y->channel;
+}
+
+// Channels of all heads in the order of the means that they have once heads are mixed: the mean of
+// mixed rows is the mixed mean.
+KVL__FN kvl_status kvl__derive_order(const kvl_derive_args* a, float* out)
+{
+    const kvl__layer_statistics* l = &a->stats->layers[a->layer];
+    const int dim = a->head_dim, num = a->num_kv_heads * dim;
+    if (a->is_value || !l->turns)
+        return kvl__derive_fail(a, "needs to know how keys turn: kvl_layer_desc.rope");
+    if (!(l->counts[KVL__COUNT_ROWS] > 0.0))
+        return kvl__derive_fail(a, "the statistics have no rows");
+    const size_t bytes = (size_t)num * (sizeof(kvl__ordered) + sizeof(float));
+    kvl__ordered* order = (kvl__ordered*)kvl__alloc(a->stats->ctx, bytes);
+    if (!order) return kvl__statistics_no_memory(a->stats->ctx);
+    float* means = (float*)(void*)(order + num);
+    for (int i = 0; i < num; ++i) {
+        const int sum = a->stats->unrotated ? KVL__SUM_KEY : KVL__SUM_KEY_UNROTATED;
+        means[i] = (float)(l->heads[i / dim].sums[sum][i % dim] / l->counts[KVL__COUNT_ROWS]);
+    }
+    kvl__across_mix(means, a->num_kv_heads, dim, kvl__across_heads((const kvl__codec*)a->codec,
+                                                                   a->num_kv_heads));
+    for (int i = 0; i < num; ++i) {
+        order[i].sum = means[i];
+        order[i].channel = i;
+    }
+    qsort(order, (size_t)num, sizeof *order, kvl__compare_ordered);
+    for (int i = 0; i < num; ++i) out[i] = (float)order[i].channel;
+    kvl__free(a->stats->ctx, order, bytes);
+    return KVL_OK;
+}
+
 // Ranges of channels, and levels for what is in them.
 KVL__FN kvl_status kvl__derive_range(const kvl_derive_args* a, float* out)
 {
@@ -537,6 +580,7 @@ KVL__FN kvl_status kvl__derive_choice(const kvl_derive_args* a, float* out)
 
 static __attribute__((unused)) const kvl_derivation kvl__own_derivations[] = {
     { NULL, NULL, "mean", kvl__derive_mean, NULL },
+    { NULL, NULL, "grouped_order", kvl__derive_order, NULL },
     { NULL, NULL, "static_middle", kvl__derive_range, NULL },
     { NULL, NULL, "static_half", kvl__derive_range, NULL },
     { NULL, NULL, "kmeans_book", kvl__derive_book, NULL },
@@ -568,7 +612,7 @@ KVL__FN kvl_status kvl__check_unrotated(kvl_context* ctx, const kvl_derive_args*
 {
     const int wanted = kvl__derives_unrotated(a), has = a->stats->unrotated;
     const int either = d->derive == kvl__derive_mean || d->derive == kvl__derive_range ||
-                       d->derive == kvl__derive_book;
+                       d->derive == kvl__derive_book || d->derive == kvl__derive_order;
     if (a->is_value || strcmp(a->stage, "bits") == 0 || wanted == has) return KVL_OK;
     KVL__REQUIRE(ctx, !wanted || either, KVL_UNSUPPORTED, "layer %d: k.%s = %s: its table '%s' of "
                  "keys before RoPE needs statistics of such keys: kvloom-calibrate --pre-rope, "

@@ -738,36 +738,135 @@ KVL__FN void kvl__encode_by_position(const kvl__append_job* job, int thread, int
     a->num_rows = num_rows;
 }
 
-// Encodes the oldest num_rows rows of a tail as rows `at` and on of the pages, those whose pages
-// are gone excepted; moves the rest down, and they become history.
+// Encodes the oldest num_rows rows of a side of a tail as rows `at` and on of the pages, but those
+// whose pages are gone.
+KVL__FN void kvl__encode_tail(const kvl__append_job* job, const kvl__seq_layer* s, int head,
+                              int side, int thread, const kvl__windows* w, int64_t at,
+                              int64_t num_rows)
+{
+    const kvl__layer* l = job->l;
+    const int64_t page_size = l->config.page_size;
+    const kvl__codec* c = &l->config.side[side];
+    kvl__encode_args a;
+    a.codec = c;
+    a.tables = kvl__record_of(l, side, head);
+    a.row_stride = c->head_dim;
+    a.page_size = l->config.page_size;
+    for (int64_t done = 0; done < num_rows; done += a.num_rows) {
+        const int64_t row = at + done, in_page = row % page_size;
+        a.num_rows = (int32_t)kvl__min_i64(num_rows - done, page_size - in_page);
+        if (!s->table || row / page_size < s->table->first) continue;
+        a.rows = w->tail[side] + done * c->head_dim;
+        a.page = kvl__page_at(s, row / page_size) + kvl__side_at(l, head, side);
+        a.first_row = (int32_t)in_page;
+        if (kvl__is_by_position(c))
+            kvl__encode_by_position(job, thread, l->config.sink_len + row, &a);
+        else if (side) l->program.encode_values(&a);
+        else kvl__encode_keys(l, &a);
+    }
+}
+
+// Moves the rows of a tail behind its first num_rows down; these become history.
+KVL__FN void kvl__move_tail(const kvl__layer* l, const kvl__windows* w, int64_t num_rows,
+                            int64_t tail_len)
+{
+    for (int side = 0; side < l->config.num_stored; ++side) {
+        const int64_t dim = l->config.side[side].head_dim;
+        uint16_t* to = w->tail[side] - l->keep_rows * dim;
+        memmove(to, to + num_rows * dim,
+                (size_t)((l->keep_rows + tail_len - num_rows) * dim) * sizeof *to);
+    }
+}
+
 KVL__FN void kvl__flush_tail(const kvl__append_job* job, const kvl__seq_layer* s, int head,
                              int thread, const kvl__windows* w, int64_t at, int64_t num_rows,
                              int64_t tail_len)
 {
-    const kvl__layer* l = job->l;
-    const int64_t page_size = l->config.page_size, keep = l->keep_rows;
-    for (int side = 0; side < l->config.num_stored; ++side) {
-        const kvl__codec* c = &l->config.side[side];
-        kvl__encode_args a;
-        a.codec = c;
-        a.tables = kvl__record_of(l, side, head);
-        a.row_stride = c->head_dim;
-        a.page_size = l->config.page_size;
-        for (int64_t done = 0; done < num_rows; done += a.num_rows) {
-            const int64_t row = at + done, in_page = row % page_size;
-            a.num_rows = (int32_t)kvl__min_i64(num_rows - done, page_size - in_page);
-            if (!s->table || row / page_size < s->table->first) continue;
-            a.rows = w->tail[side] + done * c->head_dim;
-            a.page = kvl__page_at(s, row / page_size) + kvl__side_at(l, head, side);
-            a.first_row = (int32_t)in_page;
-            if (kvl__is_by_position(c))
-                kvl__encode_by_position(job, thread, l->config.sink_len + row, &a);
-            else if (side) l->program.encode_values(&a);
-            else kvl__encode_keys(l, &a);
+    for (int side = 0; side < job->l->config.num_stored; ++side)
+        kvl__encode_tail(job, s, head, side, thread, w, at, num_rows);
+    kvl__move_tail(job->l, w, num_rows, tail_len);
+}
+
+// Rows [done, done + num) of the tails of all heads as keys are stored across heads, to
+// out [num, num_kv_heads, head_dim]; the first at `position`.  x: room for a row of all heads.
+KVL__FN void kvl__across_rows(const kvl__layer* l, const kvl__seq_layer* s, int64_t position,
+                              int64_t done, int64_t num, float* x, uint16_t* out)
+{
+    const kvl__codec* c = &l->config.side[0];
+    const int heads = l->config.num_kv_heads, dim = c->head_dim;
+    const int64_t order = kvl__table_at(c, "grouped_order");
+    for (int64_t r = 0; r < num; ++r, out += heads * dim) {
+        for (int h = 0; h < heads; ++h) {
+            const uint16_t* from = kvl__windows_of(l, s, h).tail[0] + (done + r) * dim;
+            for (int i = 0; i < dim; ++i) x[h * dim + i] = kvl__row_to_f32(from[i], c->rows);
+            kvl__turn_row(l->turns, dim, position + r, -1, x + h * dim);
         }
-        uint16_t* to = w->tail[side] - keep * c->head_dim;
-        memmove(to, to + num_rows * c->head_dim,
-                (size_t)((keep + tail_len - num_rows) * c->head_dim) * sizeof *to);
+        kvl__across_mix(x, heads, dim, kvl__across_heads(c, heads));
+        for (int i = 0; i < heads * dim; ++i) {
+            const float y = x[(int)kvl__record_of(l, 0, i / dim)[order + i % dim]];
+            out[i] = c->rows ? kvl__f32_to_bf16_finite(y) : kvl__f32_to_f16_finite(y);
+        }
+    }
+}
+
+// Encodes the oldest num_rows keys of the tails of all heads, as many at a time as a thread's
+// scratch holds.
+KVL__FN void kvl__encode_across(const kvl__append_job* job, const kvl__seq_layer* s, int thread,
+                                int64_t at, int64_t num_rows)
+{
+    const kvl__layer* l = job->l;
+    const kvl__codec* c = &l->config.side[0];
+    const int64_t page_size = l->config.page_size, width = l->config.num_kv_heads * c->head_dim;
+    const int64_t room = (KVL__SCRATCH_BYTES - 4 * width) / (2 * width);
+    unsigned char* scratch = job->cache->thread_scratch +
+        (thread + 1) * job->cache->thread_bytes - KVL__SCRATCH_BYTES;
+    float* x = (float*)(void*)scratch;
+    uint16_t* rows = (uint16_t*)(void*)(x + width);
+    kvl__encode_args a;
+    a.codec = c;
+    a.row_stride = width;
+    a.page_size = l->config.page_size;
+    for (int64_t done = 0; done < num_rows; done += a.num_rows) {
+        const int64_t row = at + done, in_page = row % page_size;
+        const int64_t most = kvl__min_i64(num_rows - done, page_size - in_page);
+        a.num_rows = (int32_t)kvl__min_i64(most, room);
+        if (!s->table || row / page_size < s->table->first) continue;
+        kvl__across_rows(l, s, l->config.sink_len + row, done, a.num_rows, x, rows);
+        a.first_row = (int32_t)in_page;
+        for (int h = 0; h < l->config.num_kv_heads; ++h) {
+            a.tables = kvl__record_of(l, 0, h);
+            a.rows = rows + h * c->head_dim;
+            a.page = kvl__page_at(s, row / page_size) + kvl__side_at(l, h, 0);
+            l->program.encode_keys(&a);
+        }
+    }
+}
+
+// A sequence whose keys are encoded with those of all heads: one item has all its heads.
+KVL__FN void kvl__append_across(const kvl__append_job* job, const kvl__append_seq* a, int thread)
+{
+    const kvl__layer* l = job->l;
+    const kvl__config* c = &l->config;
+    int64_t rows = a->s->now.rows, quantized = a->s->now.quantized;
+    for (int64_t r = 0; r < a->num_rows; ++r, ++rows) {
+        const int64_t tail_at = rows - c->sink_len - quantized;
+        for (int i = 0; i < 2 * c->num_kv_heads; ++i) {
+            const int side = i % 2, dim = c->side[side].head_dim;
+            const kvl__windows w = kvl__windows_of(l, a->s, i / 2);
+            kvl__store_window_row(&c->side[side], &job->side[side], a->first_row + r, i / 2,
+                                  tail_at < 0 ? w.sink[side] + rows * dim
+                                              : w.tail[side] + tail_at * dim);
+        }
+        if (tail_at + 1 < l->tail_rows && r + 1 < a->num_rows) continue;
+        const int64_t due = kvl__quantized_rows(c, rows + 1) - quantized;
+        if (due <= 0) continue;
+        kvl__encode_across(job, a->s, thread, quantized, due);
+        for (int head = 0; head < c->num_kv_heads; ++head) {
+            const kvl__windows w = kvl__windows_of(l, a->s, head);
+            kvl__encode_tail(job, a->s, head, 1, thread, &w, quantized, due);
+            kvl__move_tail(l, &w, due, tail_at + 1);
+        }
+        quantized += due;
     }
 }
 
@@ -778,6 +877,10 @@ KVL__FN void kvl__append_item(void* arg, int64_t item, int thread)
     const kvl__config* c = &l->config;
     const int head = (int)(item % c->num_kv_heads);
     const kvl__append_seq* a = &job->seqs[item / c->num_kv_heads];
+    if (kvl__is_across(&c->side[0])) {
+        if (head == 0) kvl__append_across(job, a, thread);
+        return;
+    }
     const kvl__windows w = kvl__windows_of(l, a->s, head);
     int64_t rows = a->s->now.rows, quantized = a->s->now.quantized;
     for (int64_t r = 0; r < a->num_rows; ++r, ++rows) {
@@ -1158,13 +1261,30 @@ KVL__FN const kvl__query* kvl__query_of_item(const kvl__attend_job* job, int64_t
     return &job->cache->wave[lo];
 }
 
+// What reads the keys of all heads at once, where a layer's are stored so.
+KVL__FN kvl__across kvl__across_of(const kvl__layer* l)
+{
+    kvl__across s;
+    memset(&s, 0, sizeof s);
+    if (!kvl__is_across(&l->config.side[0])) return s;
+    s.decode = l->program.decode_keys;
+    s.codec = &l->config.side[0];
+    s.tables = kvl__record_of(l, 0, 0);
+    s.record_floats = l->record_floats[0];
+    s.head_bytes = kvl__side_at(l, 1, 0);
+    s.num_heads = l->config.num_kv_heads;
+    return s;
+}
+
 // Pages whose keys are scored as restored rows, turned to their positions: the query stays as it
 // is.
-KVL__FN void kvl__attend_restored(const kvl__attend_job* job, const kvl__query* query,
-                                const kvl__basis_args* basis, kvl__attend_args* a)
+KVL__FN void kvl__attend_restored(const kvl__attend_job* job, const kvl__query* query, int head,
+                                  const kvl__basis_args* basis, kvl__attend_args* a)
 {
     const kvl__layer* l = job->l;
     kvl__turn_scores turns;
+    turns.across = kvl__across_of(l);
+    turns.head = head;
     turns.decode = l->program.decode_keys;
     turns.tables = basis->tables;
     kvl__turn_scores_start(a, l->turns, l->config.side[0].head_dim,
@@ -1239,7 +1359,7 @@ KVL__FN void kvl__attend_item(void* arg, int64_t item, int thread)
         basis.mass = NULL;
         basis.num_heads = heads;
         if (l->turns) {
-            kvl__attend_restored(job, query, &basis, &a);
+            kvl__attend_restored(job, query, head, &basis, &a);
         } else if (kvl__is_by_position(&l->config.side[0])) {
             kvl__attend_by_position(job, query, &basis, &a);
         } else if (kvl__sketches(&l->config.side[0])) {
@@ -1470,8 +1590,16 @@ KVL__FN void kvl__decode_side(const kvl__layer* l, const kvl__seq_layer* s, int 
     a->page_size = l->config.page_size;
     a->first_row = (int32_t)(row % page_size);
     a->num_rows = num;
-    (side ? l->program.decode_values : l->program.decode_keys)(a);
     const kvl__codec* c = &l->config.side[side];
+    float* rows = a->rows;
+    if (kvl__is_across(c)) a->rows = NULL;
+    (side ? l->program.decode_values : l->program.decode_keys)(a);
+    a->rows = rows;
+    if (rows && kvl__is_across(c)) {
+        const kvl__across all = kvl__across_of(l);
+        kvl__across_decode(&all, kvl__page_at(s, row / page_size), a->page_size, head,
+                           a->first_row, num, rows);
+    }
     if (kvl__sketches(c)) kvl__sketch_restore(a);
     for (int r = 0; a->rows && kvl__is_unrotated(c) && r < num; ++r)
         kvl__turn_row(l->turns, c->head_dim, l->config.sink_len + row + r, 1,

@@ -315,6 +315,25 @@ KVL__FN kvl_status kvl__check_pair(kvl_context* ctx, int layer, int side, const 
     return KVL_OK;
 }
 
+// An order of a layer's channels names each once.
+KVL__FN kvl_status kvl__check_order(kvl_context* ctx, const kvl__config* config, int layer,
+                                    int64_t stride, const float* orders)
+{
+    const kvl__codec* c = &config->side[0];
+    const int num = config->num_kv_heads * c->head_dim;
+    unsigned char seen[KVL__MAX_LAYER_CHANNELS / 8] = { 0 };
+    for (int i = 0; i < num; ++i) {
+        const float x = orders[i / c->head_dim * stride + i % c->head_dim];
+        const int at = x >= 0.0f && x < (float)num ? (int)x : -1;
+        KVL__REQUIRE(ctx, at >= 0 && (float)at == x && !(seen[at / 8] >> at % 8 & 1),
+                     KVL_BAD_ARGUMENT, "calibration: layer.%d.k.grouped_order = %g in head %d, "
+                     "number %d: must name each of the layer's %d channels once", layer, (double)x,
+                     i / c->head_dim, i % c->head_dim, num);
+        seen[at / 8] = (unsigned char)(seen[at / 8] | 1 << at % 8);
+    }
+    return KVL_OK;
+}
+
 // Fills the records of one side of a layer: [num_kv_heads, record_floats], zeroed before.
 KVL__FN kvl_status kvl__record_fill(kvl_context* ctx, const kvl__table_source* source, int layer,
                                     const kvl__config* config, int side, float* records)
@@ -335,6 +354,9 @@ KVL__FN kvl_status kvl__record_fill(kvl_context* ctx, const kvl__table_source* s
                                      records + kvl__table_at(c, table->name)));
         }
     }
+    if (kvl__is_across(c))
+        return kvl__check_order(ctx, config, layer, stride,
+                                records + kvl__table_at(c, "grouped_order"));
     if (kvl__transform_of(c) != KVL__TRANSFORM_FILE) return KVL_OK;
     const float* forward = records + kvl__table_at(c, "file_forward");
     const float* query = records + kvl__table_at(c, "file_query");

@@ -489,6 +489,18 @@ KVL__FN kvl__grid kvl__fit_plain(const kvl__codec* c, float lo, float hi, unsign
     return g;
 }
 
+// gen/parts/shrink.lua: a share of a range, with a whole zero point.
+KVL__FN void kvl__shrink(const kvl__codec* c, float* lo, float* hi)
+{
+    const float shrink = (float)((double)c->numbers[KVL__STAGE_FIT] / 100.0);
+    const float low = *lo * shrink, high = *hi * shrink, code_max = (float)kvl__code_max(c);
+    const float step = fminf(high - low, FLT_MAX) / code_max;
+    if (!(*lo < *hi)) return;
+    const float point = step > 0.0f ? kvl__clamp(-low / step, -65504.0f, 65504.0f) : 0.0f;
+    *lo = -(rintf(point) * step) + 0.0f;
+    *hi = *lo + step * code_max;
+}
+
 KVL__FN kvl__grid kvl__load_grid(const kvl__codec* c, const unsigned char* scale_at,
                                  const unsigned char* zero_at)
 {
@@ -754,9 +766,11 @@ KVL__FN kvl__grid kvl__fit(const kvl__codec* c, const float* x, int32_t count, i
     }
     lo += 0.0f;                                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
+    if (c->words[KVL__STAGE_FIT] == KVL__FIT_SHRINK) kvl__shrink(c, &lo, &hi);
     kvl__grid g;
     if (kvl__book_of(c)) return kvl__fit_book(c, x, count, stride, most, scale_at);
     switch (c->words[KVL__STAGE_FIT]) {
+    case KVL__FIT_SHRINK:
     case KVL__FIT_SPAN: return kvl__fit_plain(c, lo, hi, scale_at, zero_at);
     case KVL__FIT_ABSMAX:
         return kvl__fit_symmetric(c, fabsf(most) / (kvl__zero_code(c) - 1.0f), fabsf(most),

@@ -7,6 +7,7 @@
 #ifndef KVL_TURN_H
 #define KVL_TURN_H
 
+#include "kvl_across.h"
 #include "kvl_args.h"
 #include "kvl_ref.h"
 #include "kvl_rope.h"
@@ -53,6 +54,8 @@ typedef struct kvl__turn_scores {
     void      (*decode)(const kvl__decode_args*);
     const void* codec;                         // of keys
     const float*  tables;
+    kvl__across   across;                      // where heads are read together; of these `head`
+    int           head;
     const double* turns;
     const float*  q;                           // [num_heads, dim], plain
     int       dim, dims, pairs;
@@ -135,7 +138,10 @@ KVL__FN void kvl__turn_tile(kvl__turn_scores* w, int64_t row, int num)
     a.first_row = (int32_t)(row % page_size);
     a.num_rows = num;
     a.rows = x;
-    w->decode(&a);
+    if (w->across.num_heads)
+        kvl__across_decode(&w->across, w->args->pages[row / page_size], a.page_size, w->head,
+                           a.first_row, num, x);
+    else w->decode(&a);
     if (kvl__sketches((const kvl__codec*)w->codec)) kvl__sketch_restore(&a);
     for (int r = 0; r < num; ++r) {
         float *from = x + r * w->dim, *to = w->rows[r];

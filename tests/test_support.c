@@ -297,6 +297,11 @@ static void make_table(const kvl__wanted_table* w, int head, test_lcg* lcg, int6
             x[i] = (float)(512 * i - 2048 + (test_bell(lcg) & 255)) / 2048.0f;
         return;
     }
+    if (is_table(w, "grouped_order")) {
+        const int64_t all = count * w->num_kv_heads;
+        for (int64_t i = 0; i < count; ++i) x[i] = (float)((17 * (head * count + i) + 5) % all);
+        return;
+    }
     if (is_table(w, "feedback_")) {
         make_feedback(w, lcg, count, x);
         return;

@@ -110,6 +110,7 @@ Test(turn, scores_are_those_of_restored_rows)
         "q8_0:k.place=pre_rope,sink=1,rows=bf16",
         "f16:k.place=pre_rope",
         "kivi:k2,v3,k.place=pre_rope,round=trellis8",
+        "rtn:k3,v4,k.place=pre_rope,k.transform=grouped,fit=shrink90,meta=f16,sink=2,recent=9",
     };
     test_target targets[TEST_MAX_TARGETS];
     const int n = test_attend_targets(targets);
@@ -148,13 +149,10 @@ Test(turn, chosen_bases_are_restored)
     free(in);
 }
 
-// Breaks when rows get other positions by how they came, or by what was done to the sequence: a
-// row's is its number, whatever was cut off before or behind it.
-Test(turn, positions_are_numbers_of_rows)
+// A sequence that comes at once against one that comes by parts, and its fork without old rows.
+static void check_positions(const inputs* in, const char* spec)
 {
     static float k[2][ROWS * HEADS * DIM], v[ROWS * HEADS * DIM];
-    static const char spec[] = "rtn:k4,v4,k.place=pre_rope,sink=4,recent=8";
-    inputs* in = make_inputs(&ropes[1], 1, 0.5);
     test_cache c = open_cache(&reference, in, spec, 0);
     const kvl_seq at_once = test_seq(&c), by_parts = test_seq(&c);
     kvl_seq fork = 0;
@@ -167,9 +165,22 @@ Test(turn, positions_are_numbers_of_rows)
         const int first = i ? 90 : 0, num = ROWS - first;
         test_restore(&c, i ? fork : by_parts, first, num, k[1], v);
         cr_expect(memcmp(k[1], k[0] + first * HEADS * DIM,
-                         (size_t)(num * HEADS * DIM) * sizeof(float)) == 0, "sequence %d", i);
+                         (size_t)(num * HEADS * DIM) * sizeof(float)) == 0, "%s: sequence %d", spec,
+                  i);
     }
     test_close(&c);
+}
+
+// Breaks when rows get other positions by how they came, or by what was done to the sequence: a
+// row's is its number, whatever was cut off before or behind it.
+Test(turn, positions_are_numbers_of_rows)
+{
+    static const char* const specs[] = {
+        "rtn:k4,v4,k.place=pre_rope,sink=4,recent=8",
+        "rtn:k4,v4,k.place=pre_rope,k.transform=grouped,sink=4,recent=8",
+    };
+    inputs* in = make_inputs(&ropes[1], 1, 0.5);
+    for (int n = 0; n < 2; ++n) check_positions(in, specs[n]);
     free(in);
 }
 
@@ -356,6 +367,42 @@ Test(turn, bases_are_of_keys_before_rope)
     free(in);
 }
 
+// Breaks when the order of channels is not that of the means of mixed keys before RoPE: of both
+// heads' channels, by the Hadamard's definition.
+Test(turn, channels_are_ordered_by_their_means)
+{
+    inputs* in = make_inputs(&ropes[0], 1, 0.5);
+    static double mean[HEADS * DIM], mixed[HEADS * DIM];
+    for (int t = 0; t < ROWS; ++t)
+        for (int h = 0; h < HEADS; ++h) {
+            double x[DIM], back[DIM];
+            for (int i = 0; i < DIM; ++i) x[i] = (double)in->k[(t * HEADS + h) * DIM + i];
+            turn(&in->rope, -t, x, back);
+            for (int i = 0; i < DIM; ++i) mean[h * DIM + i] += back[i] / ROWS;
+        }
+    for (int i = 0; i < HEADS * DIM; ++i)
+        for (int j = 0; j < HEADS * DIM; ++j)
+            mixed[i] += (__builtin_popcount((unsigned)(i & j)) % 2 ? -1 : 1) * mean[j] /
+                        sqrt(HEADS * DIM);
+    for (int unrotated = 0; unrotated < 2; ++unrotated) {
+        bench b;
+        int64_t num = 0;
+        int seen[HEADS * DIM] = { 0 };
+        open_bench(&b, in, "rotatekv", unrotated, 0);
+        test_ok(b.ctx, derive(&b), "derive");
+        const float* order =
+            kvl_calibration_table(b.calibration, 0, 0, "grouped_order@pre_rope,grouped4", &num);
+        cr_assert(order && num == HEADS * DIM, "%lld numbers", (long long)num);
+        for (int i = 0; i < HEADS * DIM; ++i) {
+            cr_assert(order[i] >= 0 && order[i] < HEADS * DIM && !seen[(int)order[i]]++);
+            cr_expect(i == 0 || mixed[(int)order[i]] > mixed[(int)order[i - 1]] - 1e-4,
+                      "%d: %g behind %g", i, mixed[(int)order[i]], mixed[(int)order[i - 1]]);
+        }
+        close_bench(&b);
+    }
+    free(in);
+}
+
 // Breaks when a table is made of statistics of the other kind, or they add up with those.
 Test(turn, statistics_of_the_other_kind_are_refused)
 {
@@ -399,6 +446,14 @@ Test(turn, what_it_cannot_serve_is_refused)
         { "kivi:place=pre_rope", "v.place = pre_rope: is for keys alone" },
         { "kivi:k.place=pre_rope,k.shift=rotating-mean", "k.shift = mean, not rotating-mean" },
         { "kivi:k.place=pre_rope,kg512", "at most 256" },
+        { "rtn:k.transform=grouped", "k.transform = grouped: needs k.place = pre_rope" },
+        { "rtn:v.transform=grouped", "v.transform = grouped: is for keys alone" },
+        { "rotatekv:k.transform=grouped17", "k.transform = grouped17: the number must be 1 to 16" },
+        { "rotatekv:k.shift=mean", "k.transform = grouped: needs k.shift = none, not mean" },
+        { "rotatekv:k.axis=per_channel,kg32", "needs k.axis = per_token" },
+        { "rotatekv:k.fit=minmax,k.meta=log4,kg32", "read no tables" },
+        { "rotatekv:k.fit=shrink101", "k.fit = shrink101: the number must be 1 to 100" },
+        { "rotatekv:k.meta=8bit", "k.meta = 8bit: cannot store what fit = shrink finds" },
     };
     inputs* in = make_inputs(&ropes[0], 1, 0.5);
     test_cache c = open_cache(&reference, in, "kivi:k.place=pre_rope,recent=0", 0);

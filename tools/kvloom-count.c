@@ -158,7 +158,8 @@ typedef struct made_tables {
     int               num;
 } made_tables;
 
-static float made_number(const kvl__wanted_table* w, int64_t i, int64_t j, uint32_t* state)
+static float made_number(const kvl__wanted_table* w, int64_t head, int64_t i, int64_t j,
+                         uint32_t* state)
 {
     const int64_t n = w->shape[0];
     const float wave = sinf((float)(i * 7 + j * 3));
@@ -166,6 +167,7 @@ static float made_number(const kvl__wanted_table* w, int64_t i, int64_t j, uint3
     if (strncmp(w->name, "feedback_factor", 15) == 0) return j < i ? 0.1f * wave : 0.0f;
     if (strncmp(w->name, "feedback_price", 14) == 0) return j != i ? 0.02f * wave : 0.0f;
     if (strncmp(w->name, "choice", 6) == 0) return (float)(i % 2 == 0 && i + 1 < n);
+    if (strncmp(w->name, "grouped_order", 13) == 0) return (float)(head * n + i);
     if (strncmp(w->name, "log4_base", 9) == 0) return 0.5f;
     if (strcmp(w->name, "query_lse") == 0) return 4.0f;
     if (strcmp(w->name, "queries") == 0) return 0.1f * next_number(state);
@@ -185,7 +187,7 @@ static kvl_status make_table(kvl_context* ctx, const kvl__table_source* source,
         return kvl__fail(ctx, KVL_NO_MEMORY, "no memory for the table %s", w->name);
     }
     for (int64_t i = 0; i < count * w->num_kv_heads; ++i)
-        x[i] = made_number(w, i % count / columns, i % columns, &state);
+        x[i] = made_number(w, i / count, i % count / columns, i % columns, &state);
     made->list[made->num++] = x;
     *out = x;
     return KVL_OK;

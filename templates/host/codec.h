@@ -179,6 +179,10 @@ INLINE $(s "grid") $(s "fit_grid")($(s "pair")* pair, int flag, $(codec.stat_par
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
+    //% if codec.shrink then
+    const float shrink = $(f32(codec.shrink));
+    $(codec.parts.fit.before)
+    //% end
     $(meta[codec.store])
     pair->zero_code = zero_code;
     //% else

@@ -615,6 +615,7 @@ INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
+#line 166 "templates/cuda/codec.cuh"
     const float unit = (float)(1 << bits) / 32.0f;
     const float range = least(hi - lo, float_max), mid = 0.5f * lo + 0.5f * hi;
     const float wanted = most(range / (float)code_max, absolute(mid) / (127.0f * unit));
@@ -631,63 +632,63 @@ INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 163 "templates/cuda/codec.cuh"
+#line 167 "templates/cuda/codec.cuh"
     pair->zero_code = zero_code;
-#line 175 "templates/cuda/codec.cuh"
+#line 179 "templates/cuda/codec.cuh"
     pair->scale_code = scale_code;
     pair->scale = scale;
     return grid;
 }
 
-#line 199 "templates/cuda/codec.cuh"
+#line 203 "templates/cuda/codec.cuh"
 // The code of a value: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 INLINE uint32_t k_code_of(float x, k_grid grid)
 {
-#line 206 "templates/cuda/codec.cuh"
+#line 210 "templates/cuda/codec.cuh"
     const float zero_point = 0.0f, code_max = 3.0f;
     float y = (x - grid.offset) * grid.inverse;
     y = most(y, -zero_point);
     y = least(y, code_max - zero_point);
     return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
-#line 212 "templates/cuda/codec.cuh"
-}
 #line 216 "templates/cuda/codec.cuh"
+}
+#line 220 "templates/cuda/codec.cuh"
 
-#line 332 "templates/cuda/codec.cuh"
+#line 336 "templates/cuda/codec.cuh"
 // What scales are multiplied with, of one value.
 INLINE uint32_t k_get_code(const unsigned char* page, int lane, int word)
 {
     const unsigned char* cell = page + k_cell_at(lane / 16, word / 16);
     const int of = lane % 16, i = word % 16;
-#line 340 "templates/cuda/codec.cuh"
+#line 344 "templates/cuda/codec.cuh"
     uint32_t code = 0;
-#line 342 "templates/cuda/codec.cuh"
+#line 346 "templates/cuda/codec.cuh"
     {
         enum { each = 8, mask = 3 };
         const int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 348 "templates/cuda/codec.cuh"
+#line 352 "templates/cuda/codec.cuh"
         const uint32_t bits = load_u32(cell + 0 + i / 2 / each * 64 + of * 4);
-#line 350 "templates/cuda/codec.cuh"
+#line 354 "templates/cuda/codec.cuh"
         code |= (bits >> bit & mask) << 0;
     }
-#line 353 "templates/cuda/codec.cuh"
+#line 357 "templates/cuda/codec.cuh"
     return code;
-#line 355 "templates/cuda/codec.cuh"
+#line 359 "templates/cuda/codec.cuh"
 }
 
 // One value.
 INLINE float k_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 361 "templates/cuda/codec.cuh"
-    const int lane = row, word = channel;
 #line 365 "templates/cuda/codec.cuh"
-    *code = k_get_code(page, lane, word);
+    const int lane = row, word = channel;
 #line 369 "templates/cuda/codec.cuh"
+    *code = k_get_code(page, lane, word);
+#line 373 "templates/cuda/codec.cuh"
     const int group = k_group(word, lane);
     const float scale = k_read_scale(page, group);
     return scale * to_float(*code) + k_read_offset(page, group, scale);
-#line 373 "templates/cuda/codec.cuh"
+#line 377 "templates/cuda/codec.cuh"
 }
 
 

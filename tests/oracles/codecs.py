@@ -279,10 +279,24 @@ def round_codes(y, bits, rounding, zero_point):
     return np.clip(q, 0, top).astype(np.uint16)
 
 
+def shrunk(lo, hi, percent, top):
+    """A share of a range, its zero point a whole number (fit=shrink)."""
+    share = F32(percent / 100)
+    low, high = lo * share, hi * share
+    step = (high - low) / top
+    if not lo < hi:
+        return lo, hi
+    point = np.clip(-low / step, F32(-65504), F32(65504)) if step > 0 else F32(0)
+    lo = -(np.rint(point) * step) + F32(0)
+    return lo, lo + step * top
+
+
 def encode_span(x, side):
     """Codes from scale and minimum as they are found; what is stored is rounded."""
     top = F32(2**side["bits"] - 1)
     lo, hi = x.min() + F32(0), x.max() + F32(0)
+    if side["fit"].startswith("shrink"):
+        lo, hi = shrunk(lo, hi, int(side["fit"][6:] or 80), top)
     step = (hi - lo) / top
     inverse = F32(1) / step if step > 2.0**-126 else F32(0)
     if side["meta"] == "f16":
@@ -304,7 +318,7 @@ def encode_group(x, side, flag=None):
         tables = {"8bit": E5M3, "e4m3": E4M3}
         codes, scale = books.encode_group(x, side, nearest_scale, tables, to_f16)
         return codes, scale, F32(0)
-    if side["fit"] == "span":
+    if side["fit"] == "span" or side["fit"].startswith("shrink"):
         return encode_span(x, side)
     states = trellis.states_of(side)
     bits = side["bits"] + (states > 0)           # of what scales are multiplied with
@@ -563,7 +577,8 @@ def _side(bits, group, axis, fit, levels, meta, rounding="nearest"):
     return {"bits": bits, "group": group, "axis": axis, "fit": fit, "levels": levels,
             "meta": meta, "round": rounding, "transform": 0, "dense": "", "shift": "none",
             "signs": False, "choose": "none", "choose_piece": 0, "score": "none",
-            "place": "post_rope", "rope": None, "extra": 0, "sketch": None, "tables": {}}
+            "place": "post_rope", "rope": None, "extra": 0, "sketch": None, "grouped": 0,
+            "tables": {}}
 
 
 def _copy(side):
@@ -632,6 +647,12 @@ def _preset(name):
         key.update(place="pre_rope", shift="middle", extra=1)
         value.update(extra=1)
         return key, value, {"sink": 4, "recent": 0, "rows": "f16"}
+    if name == "rotatekv":
+        key = _side(2, 0, "per_token", "shrink80", "affine", "f16_point")
+        value = _copy(key)
+        key.update(place="pre_rope", grouped=4)
+        value.update(transform=-1)
+        return key, value, {"sink": 20, "recent": 0, "rows": "f16"}
     bits, axis = {"rtn": (4, "per_token"), "kivi": (2, "per_channel")}[name]
     key = _side(bits, 32, axis, "minmax", "affine", "8bit")
     value = _side(bits, 32, "per_token", "minmax", "affine", "8bit")
@@ -652,6 +673,8 @@ def _set_stage(side, stage, word, head_dim):
         side[stage] = name
         if number:
             side[stage + "_number"] = int(number)
+    elif stage == "transform" and word.startswith("grouped"):
+        side["grouped"], side["transform"] = int(word[7:] or 4), 0
     elif stage == "transform" and word in DENSE:
         side["dense"], side["transform"] = word, 0
     elif stage == "transform":
@@ -714,6 +737,45 @@ def turn(x, positions, rope, direction):
     return y
 
 
+# Keys of all heads together
+
+def mix(x, most):
+    """x [n, heads, d] of one type: neighbouring heads mixed by one Hadamard; its own inverse."""
+    n, heads, d = x.shape
+    kind, piece, mixed = x.dtype.type, hadamard_piece(d), 1
+    while 2 * mixed <= most and heads % (2 * mixed) == 0:
+        mixed *= 2
+    y = x.reshape(n, heads // mixed, mixed, d // piece, piece)
+    for axis, size in ((4, piece), (2, mixed)):
+        y = np.moveaxis(y, axis, -1)
+        for k in range(size.bit_length() - 1):
+            z = y.reshape(*y.shape[:-1], size >> (k + 1), 2, 1 << k)
+            a, b = z[..., 0, :], z[..., 1, :]
+            y = np.stack([a + b, a - b], axis=-2).reshape(y.shape)
+        y = np.moveaxis(y, -1, axis)
+    factor = kind(F32(1 / np.sqrt(F64(mixed * piece)))) if kind is F32 \
+        else kind(1 / np.sqrt(F64(mixed * piece)))
+    return (y * factor).reshape(n, heads, d)
+
+
+def grouped_rows(held, at, side, windows):
+    """Rows at, before RoPE, heads mixed, the layer's channels in their order."""
+    x = np.stack([turn(held[at, h].astype(F64), at, side["rope"], -1).astype(F32)
+                  for h in range(held.shape[1])], axis=1)
+    order = side["tables"]["order"].astype(np.int64).reshape(-1)
+    y = mix(x, side["grouped"]).reshape(len(at), -1)[:, order]
+    return window_rows(y, windows["rows"]).reshape(x.shape)
+
+
+def grouped_back(y, at, side):
+    """float64 rows of stored heads [n, heads, d] as keys after RoPE."""
+    order = side["tables"]["order"].astype(np.int64).reshape(-1)
+    x = np.zeros((len(at), y.shape[1] * y.shape[2]))
+    x[:, order] = y.reshape(len(at), -1)
+    x = mix(x.reshape(y.shape), side["grouped"])
+    return np.stack([turn(x[:, h], at, side["rope"], 1) for h in range(x.shape[1])], axis=1)
+
+
 # A cache of one layer
 
 def cache_rows(x, side, windows):
@@ -724,6 +786,12 @@ def cache_rows(x, side, windows):
     nq = num_quantized(len(x), sink, windows["recent"], windows["chunk"])
     encoded = []
     at, unrotated = np.arange(sink, sink + nq), side["place"] == "pre_rope"
+    if side["grouped"]:
+        kept = grouped_rows(held, at, side, windows)
+        encoded = [encode(kept[:, head], side, head) for head in range(x.shape[1])]
+        back = [decode(one, side, head) for head, one in enumerate(encoded)]
+        rows[at] = grouped_back(np.stack(back, axis=1), at, side)
+        return rows, encoded
     for head in range(x.shape[1]):
         kept = held[at, head]
         if unrotated:

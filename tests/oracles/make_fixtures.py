@@ -162,6 +162,13 @@ CASES = [
                                                              3, 1,  64,  64, 32, 1, 30.0, 0),
     ("sparse",     "rtn:k4,v2,extra=sparse4,k.shift=mean,v.fit=search,",
                                                              6, 1,  64, 128, 32, 1, 0.0, 0),
+    ("shrink",     "rtn:k2,v3,fit=shrink80,meta=f16_point,kg64,",
+                                                             3, 1,  64,  96, 32, 1, 0.0, 0),
+    ("shrink_f",   "kivi:k4,v1,k.fit=shrink,v.fit=shrink95,meta=f16,",
+                                                             2, 1,  64,  64, 32, 1, 0.0, 0),
+    ("rotatekv",   "rotatekv:",                              4, 4,  64,  64, 64, 2, 0.0, 0),
+    ("rotatekv_2", "rotatekv:k4,v3,vg16,k.meta=f16,k.round=nearest_up,rows=bf16,",
+                                                             6, 6,  96,  32, 32, 1, 0.0, 0),
     ("mean_had",   "kivi:k2,v4,shift=mean,k.transform=hadamard32,",
                                                              3, 1,  96,  64, 32, 1, 0.0, 0),
 ]
@@ -170,6 +177,7 @@ CASES = [
 ROPES = {
     "sketch_out": (1, 64, 10000.0),
     "pre_rope": (0, 64, 1000.0), "pre_rope_part": (1, 48, 10000.0), "pre_rope_raw": (1, 32, 100.0),
+    "rotatekv": (0, 64, 1000.0), "rotatekv_2": (1, 64, 10000.0),
     "pre_rope_bf16": (0, 80, 500000.0), "kvquant": (1, 64, 10000.0), "kvquant_2": (0, 96, 1000.0),
 }
 
@@ -277,6 +285,9 @@ def add_tables(side, letter, heads, dim):
         bell = (make_table(letter, "static_half", heads, [dim]) * 4096).astype(np.int64)
         side["tables"]["half"] = ((128 + (bell & 255)) / 256).astype(np.float32)
         side["tables"]["middle"] = make_table(letter, "static_middle", heads, [dim])
+    if side["grouped"]:
+        order = (17 * np.arange(heads * dim) + 5) % (heads * dim)
+        side["tables"]["order"] = order.reshape(heads, dim)
     if side["levels"] == "kmeans":
         bell = (make_table(letter, "kmeans_book", heads, [16]) * 4096).astype(np.int64)
         side["tables"]["book"] = ((512 * np.arange(16) - 2048 + (bell & 255)) / 2048).astype(
