@@ -195,7 +195,7 @@ end
 -- Bits that pairs of odd k may stay up, so that a shift serves two pairs: their sums are apart, and
 -- stay below 2^31.
 local function odd_shift(planes, bits, head_dim)
-    local words = head_dim > 256 and head_dim or 256                  -- of a list
+    local words = head_dim > 128 and head_dim or 128                  -- of a list
     local most = (1 << 2 * bits) * 32767 * (words // 2)
     return #planes == 1 and bits <= 4 and most < 1 << 31 and bits or 0
 end

@@ -116,9 +116,10 @@ return function(config, text_of)
     for i, side in ipairs { "k", "v" } do
         sides[i] = codec.derive(side, config, load_parts(side, config[side], text_of), isa)
     end
+    local page_bytes = sides[1].layout.page_bytes + sides[2].layout.page_bytes
     local env = {
         config = config, isa = isa, sides = sides,
-        plan = plan.attend(config, isa, sides[1].copies), kernel = kernel or "none",
+        plan = plan.attend(config, isa, sides[1].copies, page_bytes), kernel = kernel or "none",
         ipairs = ipairs, f32 = template.f32, repeated = repeated, butterfly = butterfly,
         dense_rows = 8, even_numbers = even_numbers(2 * isa.lanes), sqrt = math.sqrt,
         counted = counted, table_concat = table.concat, f16 = tensor.f16,

@@ -72,10 +72,15 @@ local function split_outputs(num_heads, num_vectors, most)
 end
 
 -- The rows of a strip, whose scores become weights together, and those of one page among them: some
--- whole pages, or a part of one that divides it.
-local function divide_rows(page_size, num_heads)
-    local most = num_heads <= 8 and 256 or 128         -- scores and weights stay in the first cache
-    if page_size <= most then return most // page_size * page_size, page_size end
+-- whole pages, or a part of one that divides it.  A strip and the one after it, scores and weights
+-- stay in a first cache of 32 KB, or it is slower, however few instructions it has.
+local function divide_rows(page_size, page_bytes)
+    local most = 128
+    if page_size <= most then
+        local pages = most // page_size
+        while pages > 1 and pages * page_bytes > 12 * 1024 do pages = pages - 1 end
+        return pages * page_size, page_size
+    end
     while page_size % most ~= 0 do most = most - 16 end
     return most, most
 end
@@ -100,9 +105,9 @@ end
 -- Returns head_tiles, lists of the heads that share one pass over a cell, and dot_tiles; how many
 -- rows of a window or a page are scored before their values are added, and how windows are tiled;
 -- the room for 16-bit weights, whole vectors.
--- copies: of a query, in the bases that keys may be in.
-function plan.attend(config, isa, copies)
-    local strip_rows, part_rows = divide_rows(config.page_size, config.num_heads)
+-- copies: of a query, in the bases that keys may be in.  page_bytes: of keys and values of a head.
+function plan.attend(config, isa, copies, page_bytes)
+    local strip_rows, part_rows = divide_rows(config.page_size, page_bytes)
     local two = 2 * isa.lanes
     return {
         head_tiles  = split_heads(config.num_heads, isa.head_tile),

@@ -56,6 +56,7 @@ static kvl_status compile_encoded(kvl_context* ctx, const kvl__compile_job* job,
     for (int i = 0; i < job->num_options; ++i)
         if (strcmp(job->options[i], "-mavxvnni") != 0) options[n++] = job->options[i];
     options[n++] = "-mavx512vl";
+    options[n++] = "-mavx512bw";
     options[n++] = "-mavx512vnni";
     other.text = text;
     other.options = options;

@@ -2,8 +2,9 @@
 //
 // A strip of some pages, or of a part of one, at a time: its keys are scored tile by tile, the
 // scores become weights, and its values are added.  Each cell is read and unpacked once for all
-// heads; o is in the value codec's basis.  While keys are worked on, the strip's values come into
-// the caches; meanwhile values are, the next strip's keys.
+// heads; o is in the value codec's basis.  While a part is worked on, the same part of the next
+// strip comes into the caches: a whole strip ahead, and a few lines at a time, since the processor
+// has few buffers for misses and a burst of them waits.
 
 //% local k, v = sides[1], sides[2]
 // One thread's memory of a call.
@@ -19,28 +20,52 @@ typedef struct strip {
     const kvl__attend_args*     a;
     const unsigned char* const* pages;       // [num_pages]
     int                         num_pages, skip, first, end;
-    const unsigned char* const* next;        // the strip after it, [num_next]
-    int                         num_next;
+    int                         num_next;    // pages strip_pages after these that there are
 } strip;
 
 //% local fetches_k, fetches_v = k.raw == "none", v.raw == "none" and v.math ~= "tile"
 //% if fetches_k or fetches_v then
-// Part `i` of `parts` of `bytes` bytes.  For codes alone: rows of 16 bits come as one long stream,
-// which the processor fetches by itself, and asking for it costs a fifth of the time.
-INLINE void fetch_part(const unsigned char* at, int bytes, int i, int parts)
+// Part `i` of `parts` of the `bytes` bytes at `offset` of the page that is strip_pages after page
+// `page` of a strip.  For codes alone: rows of 16 bits come as one long stream, which the processor
+// fetches by itself, and asking for it costs a fifth of the time.
+INLINE void fetch_part(const strip* s, int page, int64_t offset, int bytes, int i, int parts)
 {
     const int lines = (bytes + 64 * parts - 1) / (64 * parts);
-    at += i * 64 * lines;
+    if (page >= s->num_next) return;
+    const unsigned char* at = s->pages[page + strip_pages] + offset + i * 64 * lines;
     for (int n = 0; n < lines; ++n) __builtin_prefetch(at + 64 * n);
 }
 
 //% end
+// While a tile of a page's keys is worked on.
+INLINE void fetch_keys(const strip* s, int page, int tile)
+{
+    //% if fetches_k then
+    fetch_part(s, page, s->a->k_offset, k_page_bytes, tile, page_size / 16);
+    //% else
+    (void)s, (void)page, (void)tile;
+    //% end
+}
+
+// While part `i` of `parts` of a page's values is.
+INLINE void fetch_values(const strip* s, int page, int i, int parts)
+{
+    //% if fetches_v then
+    enum { share = page_size / part_rows };
+    fetch_part(s, page, s->a->v_offset, v_page_bytes, s->skip / part_rows * parts + i,
+               parts * share);
+    //% else
+    (void)s, (void)page, (void)i, (void)parts;
+    //% end
+}
+
 //% local fold_tiles = k.fold == "lanes" and k.group_size // 16 or 1
 //% if k.restored then
 // Scores of restored keys are the runtime's: they begin at 0.
-INLINE void score_tiles(workspace* w, float* scores)
+INLINE void score_tiles(const strip* s, int page, int first, int end, workspace* w, float* scores)
 {
     (void)w;
+    for (int tile = first / 16; tile * 16 < end; ++tile) fetch_keys(s, page, tile);
     for (int head = 0; head < num_heads; ++head)
         for (int i = 0; i < part_rows; i += lanes)
             store(scores + head * strip_words + i, repeat(0.0f));
@@ -65,14 +90,17 @@ static NOINLINE void add_fine(const float* q, const unsigned char* keys, int til
 //% end
 //% if k.restored then
 //% elseif k.math == "int" and k.fold == "lanes" then
-// Scores of the tiles of rows [first, end) of a page's keys, those of row 0 at `scores`.
-static void score_tiles(const float* q, const unsigned char* keys, int first, int end, workspace* w,
-                        float* scores)
+// Scores of the tiles of rows [first, end) of the keys of a strip's page, those of row 0 at
+// `scores`.
+static void score_tiles(const strip* s, int page, int first, int end, workspace* w, float* scores)
 {
+    const unsigned char* keys = s->pages[page] + s->a->k_offset;
+    const float* q = s->a->q;
     const int end_tile = (end + 15) / 16;
     for (int tile = first / 16, stop; tile < end_tile; tile = stop) {
         stop = tile / $(fold_tiles) * $(fold_tiles) + $(fold_tiles);
         if (stop > end_tile) stop = end_tile;
+        for (int i = tile; i < stop; ++i) fetch_keys(s, page, i);
         k_fold_dots(keys, tile, &w->k);
         k_dot_cells(keys, tile, stop, &w->k.main, scores + tile * 16, strip_words);
         for (int i = tile; w->k.needs_fine && i < stop; ++i)
@@ -80,23 +108,28 @@ static void score_tiles(const float* q, const unsigned char* keys, int first, in
     }
 }
 //% elseif k.math == "int" then
-// Scores of the tiles of rows [first, end) of a page's keys, those of row 0 at `scores`.
-static void score_tiles(const float* q, const unsigned char* keys, int first, int end, workspace* w,
-                        float* scores)
+// Scores of the tiles of rows [first, end) of the keys of a strip's page, those of row 0 at
+// `scores`.
+static void score_tiles(const strip* s, int page, int first, int end, workspace* w, float* scores)
 {
+    const unsigned char* keys = s->pages[page] + s->a->k_offset;
+    const float* q = s->a->q;
     for (int tile = first / 16; tile * 16 < end; ++tile) {
+        fetch_keys(s, page, tile);
         w->k.needs_fine = k_is_coarse(keys, tile, first - tile * 16, end - tile * 16, &w->k);
         k_dot_cells(keys, tile, 0, head_dim_k / 16, 0, &w->k.main, scores + tile * 16, strip_words);
         if (w->k.needs_fine) add_fine(q, keys, tile, w, scores + tile * 16);
     }
 }
 //% else
-// Scores of the tiles of rows [first, end) of a page's keys, those of row 0 at `to`.
-static void score_tiles(const float* q, const unsigned char* keys, int first, int end, workspace* w,
-                        float* to)
+// Scores of the tiles of rows [first, end) of the keys of a strip's page, those of row 0 at `to`.
+static void score_tiles(const strip* s, int page, int first, int end, workspace* w, float* to)
 {
+    const unsigned char* keys = s->pages[page] + s->a->k_offset;
+    const float* q = s->a->q;
     for (int tile = first / 16; tile * 16 < end; ++tile) {
         float* scores = to + tile * 16;
+        fetch_keys(s, page, tile);
         if (tile == first / 16 || k_fold_is_due(tile)) {
             //% if k.flagged and k.along_lanes then
             const uint32_t choice = k_read_choice(keys, tile * 16);
@@ -135,16 +168,8 @@ static void score_strip(const strip* s, workspace* w)
     for (int i = 0, first, end; i < s->num_pages; ++i) {
         rows_of(s, i, &first, &end);
         if (first >= end) continue;
-        //% if fetches_v then
-        for (int part = first / 16; part * 16 < end; ++part)
-            fetch_part(s->pages[i] + s->a->v_offset, v_page_bytes, part, page_size / 16);
-        //% end
-        //% if k.restored then
-        score_tiles(w, &w->scores[0][i * part_rows]);
-        //% else
-        score_tiles(s->a->q, s->pages[i] + s->a->k_offset, first, end, w,
-                    &w->scores[0][i * part_rows] - s->skip);
-        //% end
+        //% local skipped = k.restored and "" or " - s->skip"
+        score_tiles(s, i, first, end, w, &w->scores[0][i * part_rows]$(skipped));
         //% if k.adds then
         const int64_t page = s->pages - s->a->pages + i;
         s->a->add_shifts(s->a->shifts, page * page_size + s->skip, end - s->skip,
@@ -164,10 +189,7 @@ static void add_values(const strip* s, workspace* w, float* o)
         values.pages[i] = s->pages[i < s->num_pages ? i : 0] + s->a->v_offset;
     v_set_plain(w->scores[0], &w->v);
     for (int at = 0; at < head_dim_v / 16; ++at) {
-        //% if fetches_k then
-        for (int i = 0; i < s->num_next; ++i)
-            fetch_part(s->next[i] + s->a->k_offset, k_page_bytes, at, head_dim_v / 16);
-        //% end
+        for (int i = 0; i < s->num_pages; ++i) fetch_values(s, i, at, head_dim_v / 16);
         if (v_fold_is_due(at)) v_fold_dots(&values, at, s->first, s->end, w->scores[0], &w->v);
         v_dot_cells(&values, at, s->first / 16, (s->end + 15) / 16, &w->v.main, o + at * 16,
                     head_dim_v);
@@ -175,24 +197,25 @@ static void add_values(const strip* s, workspace* w, float* o)
 }
 //% else
 //% if v.math == "int" then
-// Values of rows [first, end) of a page join o, times W of a strip whose row 0 has weight
-// `weights`, W number `before`.  Rows that are not visible have weight zero, and codes are numbers
-// whatever their memory holds.
-static void add_part(const unsigned char* values, int first, int end, int before, workspace* w,
-                     const float* weights, float* o)
+// Values of rows [first, end) of a strip's page join o, times the strip's W.  Rows that are not
+// visible have weight zero, and codes are numbers whatever their memory holds.
+static void add_part(const strip* s, int page, int first, int end, workspace* w, float* o)
 {
-    (void)weights;
-    for (int at = 0; at < head_dim_v / 16; ++at)
-        v_dot_cells(values, at, first / 16, (end + 15) / 16, -before / 16, &w->v.main, o + at * 16,
+    const unsigned char* values = s->pages[page] + s->a->v_offset;
+    const int first_cell = (s->skip - page * part_rows) / 16;
+    for (int at = 0; at < head_dim_v / 16; ++at) {
+        fetch_values(s, page, at, head_dim_v / 16);
+        v_dot_cells(values, at, first / 16, (end + 15) / 16, first_cell, &w->v.main, o + at * 16,
                     head_dim_v);
+    }
 }
 //% elseif v.math == "tile" then
-// Values of rows [first, end) of a page join o, times weights, those of row 0 at `weights`.  Rows
-// that are not visible are zeros, whatever their memory holds.
-static void add_part(const unsigned char* values, int first, int end, int before, workspace* w,
-                     const float* weights, float* o)
+// Values of rows [first, end) of a strip's page join o, times weights.  Rows that are not visible
+// are zeros, whatever their memory holds.
+static void add_part(const strip* s, int page, int first, int end, workspace* w, float* o)
 {
-    (void)before;
+    const unsigned char* values = s->pages[page] + s->a->v_offset;
+    const float* weights = w->scores[0] + page * part_rows - s->skip;
     for (int row = first / 16 * 16; row < end; row += 16) {
         const int from = first > row ? first - row : 0, to = end < row + 16 ? end - row : 16;
         for (int at = 0; at < head_dim_v / 16; ++at) {
@@ -223,12 +246,13 @@ static void add_row(const unsigned char* values, int row, const float* weights, 
     }
 }
 
-// Values of rows [first, end) of a page join o, times weights, those of row 0 at `weights`.
-static void add_part(const unsigned char* values, int first, int end, int before, workspace* w,
-                     const float* weights, float* o)
+// Values of rows [first, end) of a strip's page join o, times weights.
+static void add_part(const strip* s, int page, int first, int end, workspace* w, float* o)
 {
-    (void)before;
+    const unsigned char* values = s->pages[page] + s->a->v_offset;
+    const float* weights = w->scores[0] + page * part_rows - s->skip;
     for (int row = first / 16 * 16; row < end; row += 16) {
+        fetch_values(s, page, (row - s->skip) / 16, part_rows / 16);
         if (row >= first && row + 16 <= end) {
             add_tile(values, row / 16, weights + row, &w->v, o);
             continue;
@@ -248,12 +272,7 @@ static void add_values(const strip* s, workspace* w, float* o)
     for (int i = 0, first, end; i < s->num_pages; ++i) {
         rows_of(s, i, &first, &end);
         if (first >= end) continue;
-        //% if fetches_k then
-        for (int part = 0; part < (i < s->num_next ? 16 : 0); ++part)
-            fetch_part(s->next[i] + s->a->k_offset, k_page_bytes, part, 16);
-        //% end
-        const int before = i * part_rows - s->skip;
-        add_part(s->pages[i] + s->a->v_offset, first, end, before, w, &w->scores[0][0] + before, o);
+        add_part(s, i, first, end, w, o);
     }
 }
 //% end
@@ -297,19 +316,17 @@ static void attend_pages(const kvl__attend_args* a)
     //% elseif k.math == "int" then
     k_round_dots(a->q, head_dim_k, &w->k);
     //% end
-    int64_t row = a->first_row / strip_rows * strip_rows, after;
-    for (; row < a->end_row; row = after) {
+    int64_t row = a->first_row / strip_rows * strip_rows;
+    for (; row < a->end_row; row += strip_rows) {
         const int64_t left = a->end_row - row;
         strip s;
-        after = row + strip_rows;
         s.a = a;
         s.pages = a->pages + row / page_size;
         s.num_pages = count_pages(row, a->end_row);
         s.skip = (int)(row % page_size);
         s.first = row < a->first_row ? (int)(a->first_row - row) : 0;
         s.end = left < strip_rows ? (int)left : strip_rows;
-        s.next = a->pages + after / page_size;
-        s.num_next = count_pages(after, a->end_row);
+        s.num_next = count_pages(row + strip_pages * page_size, a->end_row);
         attend_strip(&s, &state, w);
     }
     softmax_finish(&state, a->o, a->lse);

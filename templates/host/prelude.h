@@ -491,7 +491,7 @@ INLINE int any_bit(vi x)
     //% if isa.lanes == 16 then
     __asm__("vptestmd %1, %1, %%k1\n\tkmovw %%k1, %0" : "=r"(any) : "v"(x) : "k1");
     //% else
-    __asm__("vmovmskps %1, %0" : "=r"(any) : "v"((vi)(x != 0)));
+    __asm__("vmovmskps %1, %0" : "=r"(any) : "x"((vi)(x != 0)));
     //% end
     return any;
 }

@@ -661,7 +661,7 @@ INLINE int any_bit(vi x)
 {
     int any;
 #line 494 "templates/host/prelude.h"
-    __asm__("vmovmskps %1, %0" : "=r"(any) : "v"((vi)(x != 0)));
+    __asm__("vmovmskps %1, %0" : "=r"(any) : "x"((vi)(x != 0)));
 #line 496 "templates/host/prelude.h"
     return any;
 }
@@ -714,9 +714,10 @@ static NOINLINE void take_remainder(float* w, int count, float unit, const int32
 
 enum { head_dim_k = 64, head_dim_v = 64 };
 enum { num_heads = 3, page_size = 64 };
-enum { window_rows = 64, strip_rows = 256 };
+enum { window_rows = 64, strip_rows = 128 };
 enum { part_rows = 64 };              // rows of a strip that are in one page
-enum { strip_words = 256 };          // strip_rows, filled up to two vectors
+enum { strip_pages = strip_rows / part_rows };
+enum { strip_words = 128 };          // strip_rows, filled up to two vectors
 
 #line 10 "templates/host/program.c"
 #line 1 "templates/host/softmax.h"
@@ -2153,7 +2154,7 @@ INLINE int v_fold_is_due(int lane16)
 // A cell of 256 codes: 1 loads, 8 times 1 to 3 instructions
 // that unpack, and 8 multiply-adds for each head.
 
-enum { v_words = 256 };                  // room for them, a multiple of a vector of W
+enum { v_words = 128 };                  // room for them, a multiple of a vector of W
 
 // What cells are multiplied with: W, their unit, and what joins the sums.
 #line 58 "templates/host/dots.h"
@@ -2186,7 +2187,7 @@ typedef struct v_dots {
 
 // A strip has rows of pages [num_parts]; `skip` rows of the first page are before it.
 typedef struct v_strip {
-    const unsigned char* pages[4];       // beyond the last: any other
+    const unsigned char* pages[2];       // beyond the last: any other
     int skip;
 } v_strip;
 
@@ -2200,7 +2201,7 @@ INLINE void v_load_scales(const v_strip* strip, int lane16, int first, int end,
         const unsigned char* page = strip->pages[i / part_rows];
         store(scale + i, v_load_scale(page, v_group(row, lane16 * 16)));
     }
-    for (int i = strip_rows; i < 256; ++i) scale[i] = 0.0f;
+    for (int i = strip_rows; i < 128; ++i) scale[i] = 0.0f;
     if (end - first < strip_rows)
         for (int i = 0; i < strip_rows; ++i)
             if (i < first || i >= end) scale[i] = 0.0f;
@@ -2210,7 +2211,7 @@ INLINE void v_load_scales(const v_strip* strip, int lane16, int first, int end,
 // Offsets of words in units of scale times 0.125f, whole numbers in pairs.
 INLINE void v_load_zeros(const v_strip* strip, int lane16, vi* zero)
 {
-    enum { lower = 12, num_vectors = 256 / (2 * lanes) };
+    enum { lower = 12, num_vectors = 128 / (2 * lanes) };
 #line 42 "templates/host/value_dots.h"
     for (int i = 0; i < num_vectors; ++i) {
         const int row = strip->skip + i * 2 * lanes % part_rows;
@@ -2226,17 +2227,17 @@ INLINE void v_load_zeros(const v_strip* strip, int lane16, vi* zero)
 static NOINLINE void v_set_plain(const float* weights, v_dots* to)
 {
     for (int head = 0; head < num_heads; ++head)
-        to->plain_unit[head] = round_list(weights + head * 256, 256, to->plain[head]);
+        to->plain_unit[head] = round_list(weights + head * 128, 128, to->plain[head]);
 }
 
 // A head's weights [words] times scales, rounded afterwards: nothing is lost.
 static NOINLINE void v_round_scaled(const float* weights, const float* scale, v_dots* to,
                                     int head)
 {
-    LINE float list[256];
-    for (int i = 0; i < 256; i += lanes)
+    LINE float list[128];
+    for (int i = 0; i < 128; i += lanes)
         store(list + i, load(weights + i) * load(scale + i));
-    to->main.unit[head] = round_list(list, 256, to->main.pairs[head]);
+    to->main.unit[head] = round_list(list, 128, to->main.pairs[head]);
 }
 
 #line 95 "templates/host/value_dots.h"
@@ -2246,8 +2247,8 @@ static NOINLINE void v_round_scaled(const float* weights, const float* scale, v_
 static NOINLINE void v_fold_dots(const v_strip* strip, int lane16, int first, int end,
                                  const float* weights, v_dots* to)
 {
-    enum { num_vectors = 256 / (2 * lanes) };
-    LINE float scale[256];
+    enum { num_vectors = 128 / (2 * lanes) };
+    LINE float scale[128];
     vi ratio[num_vectors];
     vf top = repeat(0.0f);
     v_load_scales(strip, lane16, first, end, scale);
@@ -2255,13 +2256,13 @@ static NOINLINE void v_fold_dots(const v_strip* strip, int lane16, int first, in
     vi zero[num_vectors];
     v_load_zeros(strip, lane16, zero);
 #line 114 "templates/host/value_dots.h"
-    for (int i = 0; i < 256; i += lanes) top = greater(load(scale + i), top);
+    for (int i = 0; i < 128; i += lanes) top = greater(load(scale + i), top);
     const float max = greatest_lane(top), unit = max * (32768.0f / 32767.0f);
     const vf inverse = repeat(max > 0.0f ? 32767.0f / max : 0.0f);
     for (int i = 0; i < num_vectors; ++i)
         ratio[i] = round_pair(load(scale + i * 2 * lanes), load(scale + (i * 2 + 1) * lanes),
                               inverse);
-    for (int head = 0; head < num_heads; ++head, weights += 256) {
+    for (int head = 0; head < num_heads; ++head, weights += 128) {
         vi bits = { 0 }, sum = { 0 };
         for (int i = 0; i < num_vectors; ++i) {
             const vi w = times_ratio(load_pairs(to->plain[head] + i * lanes), ratio[i]);
@@ -2315,65 +2316,65 @@ static NOINLINE void v_dot_cells(const v_strip* strip, int lane16, int from, int
 #line 177 "templates/host/value_dots.h"
                     sum_0_0 = dot_at(pairs + 0, x, sum_0_0);
 #line 177 "templates/host/value_dots.h"
-                    sum_1_0 = dot_at(pairs + 128, x, sum_1_0);
+                    sum_1_0 = dot_at(pairs + 64, x, sum_1_0);
 #line 177 "templates/host/value_dots.h"
-                    sum_2_0 = dot_at(pairs + 256, x, sum_2_0);
+                    sum_2_0 = dot_at(pairs + 128, x, sum_2_0);
 #line 174 "templates/host/value_dots.h"
                     x = ((vp)word_0_0 >> 2 & 3);
 #line 177 "templates/host/value_dots.h"
                     sum_0_0 = dot_at(pairs + 1, x, sum_0_0);
 #line 177 "templates/host/value_dots.h"
-                    sum_1_0 = dot_at(pairs + 129, x, sum_1_0);
+                    sum_1_0 = dot_at(pairs + 65, x, sum_1_0);
 #line 177 "templates/host/value_dots.h"
-                    sum_2_0 = dot_at(pairs + 257, x, sum_2_0);
+                    sum_2_0 = dot_at(pairs + 129, x, sum_2_0);
 #line 174 "templates/host/value_dots.h"
                     x = ((vp)word_0_0 >> 4 & 3);
 #line 177 "templates/host/value_dots.h"
                     sum_0_0 = dot_at(pairs + 2, x, sum_0_0);
 #line 177 "templates/host/value_dots.h"
-                    sum_1_0 = dot_at(pairs + 130, x, sum_1_0);
+                    sum_1_0 = dot_at(pairs + 66, x, sum_1_0);
 #line 177 "templates/host/value_dots.h"
-                    sum_2_0 = dot_at(pairs + 258, x, sum_2_0);
+                    sum_2_0 = dot_at(pairs + 130, x, sum_2_0);
 #line 174 "templates/host/value_dots.h"
                     x = ((vp)word_0_0 >> 6 & 3);
 #line 177 "templates/host/value_dots.h"
                     sum_0_0 = dot_at(pairs + 3, x, sum_0_0);
 #line 177 "templates/host/value_dots.h"
-                    sum_1_0 = dot_at(pairs + 131, x, sum_1_0);
+                    sum_1_0 = dot_at(pairs + 67, x, sum_1_0);
 #line 177 "templates/host/value_dots.h"
-                    sum_2_0 = dot_at(pairs + 259, x, sum_2_0);
+                    sum_2_0 = dot_at(pairs + 131, x, sum_2_0);
 #line 174 "templates/host/value_dots.h"
                     x = ((vp)word_0_0 >> 8 & 3);
 #line 177 "templates/host/value_dots.h"
                     sum_0_0 = dot_at(pairs + 4, x, sum_0_0);
 #line 177 "templates/host/value_dots.h"
-                    sum_1_0 = dot_at(pairs + 132, x, sum_1_0);
+                    sum_1_0 = dot_at(pairs + 68, x, sum_1_0);
 #line 177 "templates/host/value_dots.h"
-                    sum_2_0 = dot_at(pairs + 260, x, sum_2_0);
+                    sum_2_0 = dot_at(pairs + 132, x, sum_2_0);
 #line 174 "templates/host/value_dots.h"
                     x = ((vp)word_0_0 >> 10 & 3);
 #line 177 "templates/host/value_dots.h"
                     sum_0_0 = dot_at(pairs + 5, x, sum_0_0);
 #line 177 "templates/host/value_dots.h"
-                    sum_1_0 = dot_at(pairs + 133, x, sum_1_0);
+                    sum_1_0 = dot_at(pairs + 69, x, sum_1_0);
 #line 177 "templates/host/value_dots.h"
-                    sum_2_0 = dot_at(pairs + 261, x, sum_2_0);
+                    sum_2_0 = dot_at(pairs + 133, x, sum_2_0);
 #line 174 "templates/host/value_dots.h"
                     x = ((vp)word_0_0 >> 12 & 3);
 #line 177 "templates/host/value_dots.h"
                     sum_0_0 = dot_at(pairs + 6, x, sum_0_0);
 #line 177 "templates/host/value_dots.h"
-                    sum_1_0 = dot_at(pairs + 134, x, sum_1_0);
+                    sum_1_0 = dot_at(pairs + 70, x, sum_1_0);
 #line 177 "templates/host/value_dots.h"
-                    sum_2_0 = dot_at(pairs + 262, x, sum_2_0);
+                    sum_2_0 = dot_at(pairs + 134, x, sum_2_0);
 #line 174 "templates/host/value_dots.h"
                     x = (vp)word_0_0 >> 14;
 #line 177 "templates/host/value_dots.h"
                     sum_0_0 = dot_at(pairs + 7, x, sum_0_0);
 #line 177 "templates/host/value_dots.h"
-                    sum_1_0 = dot_at(pairs + 135, x, sum_1_0);
+                    sum_1_0 = dot_at(pairs + 71, x, sum_1_0);
 #line 177 "templates/host/value_dots.h"
-                    sum_2_0 = dot_at(pairs + 263, x, sum_2_0);
+                    sum_2_0 = dot_at(pairs + 135, x, sum_2_0);
 #line 180 "templates/host/value_dots.h"
                 }
             }
@@ -3074,18 +3075,19 @@ static void attend_windows(const kvl__attend_args* a)
 //
 // A strip of some pages, or of a part of one, at a time: its keys are scored tile by tile, the
 // scores become weights, and its values are added.  Each cell is read and unpacked once for all
-// heads; o is in the value codec's basis.  While keys are worked on, the strip's values come into
-// the caches; meanwhile values are, the next strip's keys.
+// heads; o is in the value codec's basis.  While a part is worked on, the same part of the next
+// strip comes into the caches: a whole strip ahead, and a few lines at a time, since the processor
+// has few buffers for misses and a burst of them waits.
 
-#line 9 "templates/host/attend_pages.c"
+#line 10 "templates/host/attend_pages.c"
 // One thread's memory of a call.
 typedef struct workspace {
     LINE float scores[num_heads][strip_words];
-#line 13 "templates/host/attend_pages.c"
+#line 14 "templates/host/attend_pages.c"
     k_dots k;
-#line 13 "templates/host/attend_pages.c"
+#line 14 "templates/host/attend_pages.c"
     v_dots v;
-#line 15 "templates/host/attend_pages.c"
+#line 16 "templates/host/attend_pages.c"
 } workspace;
 
 // Rows [first, end) of a strip, counted from its first row, which is row `skip` of its first page.
@@ -3093,50 +3095,73 @@ typedef struct strip {
     const kvl__attend_args*     a;
     const unsigned char* const* pages;       // [num_pages]
     int                         num_pages, skip, first, end;
-    const unsigned char* const* next;        // the strip after it, [num_next]
-    int                         num_next;
+    int                         num_next;    // pages strip_pages after these that there are
 } strip;
 
 #line 28 "templates/host/attend_pages.c"
-// Part `i` of `parts` of `bytes` bytes.  For codes alone: rows of 16 bits come as one long stream,
-// which the processor fetches by itself, and asking for it costs a fifth of the time.
-INLINE void fetch_part(const unsigned char* at, int bytes, int i, int parts)
+// Part `i` of `parts` of the `bytes` bytes at `offset` of the page that is strip_pages after page
+// `page` of a strip.  For codes alone: rows of 16 bits come as one long stream, which the processor
+// fetches by itself, and asking for it costs a fifth of the time.
+INLINE void fetch_part(const strip* s, int page, int64_t offset, int bytes, int i, int parts)
 {
     const int lines = (bytes + 64 * parts - 1) / (64 * parts);
-    at += i * 64 * lines;
+    if (page >= s->num_next) return;
+    const unsigned char* at = s->pages[page + strip_pages] + offset + i * 64 * lines;
     for (int n = 0; n < lines; ++n) __builtin_prefetch(at + 64 * n);
 }
 
-#line 49 "templates/host/attend_pages.c"
+#line 40 "templates/host/attend_pages.c"
+// While a tile of a page's keys is worked on.
+INLINE void fetch_keys(const strip* s, int page, int tile)
+{
+#line 44 "templates/host/attend_pages.c"
+    fetch_part(s, page, s->a->k_offset, k_page_bytes, tile, page_size / 16);
+#line 48 "templates/host/attend_pages.c"
+}
+
+// While part `i` of `parts` of a page's values is.
+INLINE void fetch_values(const strip* s, int page, int i, int parts)
+{
+#line 54 "templates/host/attend_pages.c"
+    enum { share = page_size / part_rows };
+    fetch_part(s, page, s->a->v_offset, v_page_bytes, s->skip / part_rows * parts + i,
+               parts * share);
+#line 60 "templates/host/attend_pages.c"
+}
+
+#line 74 "templates/host/attend_pages.c"
 // What the 16-bit queries left joins a tile's scores.
 static NOINLINE void add_fine(const float* q, const unsigned char* keys, int tile, workspace* w,
                               float* scores)
 {
     LINE float fine[num_heads][16];
-#line 58 "templates/host/attend_pages.c"
+#line 83 "templates/host/attend_pages.c"
     (void)q;
     k_dot_cells(keys, tile, tile + 1, &w->k.fine, fine[0], 16);
-#line 61 "templates/host/attend_pages.c"
+#line 86 "templates/host/attend_pages.c"
     for (int head = 0; head < num_heads; ++head)
         for (int i = 0; i < 16; ++i) scores[head * strip_words + i] += fine[head][i];
 }
 
-#line 68 "templates/host/attend_pages.c"
-// Scores of the tiles of rows [first, end) of a page's keys, those of row 0 at `scores`.
-static void score_tiles(const float* q, const unsigned char* keys, int first, int end, workspace* w,
-                        float* scores)
+#line 93 "templates/host/attend_pages.c"
+// Scores of the tiles of rows [first, end) of the keys of a strip's page, those of row 0 at
+// `scores`.
+static void score_tiles(const strip* s, int page, int first, int end, workspace* w, float* scores)
 {
+    const unsigned char* keys = s->pages[page] + s->a->k_offset;
+    const float* q = s->a->q;
     const int end_tile = (end + 15) / 16;
     for (int tile = first / 16, stop; tile < end_tile; tile = stop) {
         stop = tile / 2 * 2 + 2;
         if (stop > end_tile) stop = end_tile;
+        for (int i = tile; i < stop; ++i) fetch_keys(s, page, i);
         k_fold_dots(keys, tile, &w->k);
         k_dot_cells(keys, tile, stop, &w->k.main, scores + tile * 16, strip_words);
         for (int i = tile; w->k.needs_fine && i < stop; ++i)
             add_fine(q, keys, i, w, scores + i * 16);
     }
 }
-#line 124 "templates/host/attend_pages.c"
+#line 157 "templates/host/attend_pages.c"
 
 // The rows of page i of a strip: [*first, *end), counted from the page's first row.
 INLINE void rows_of(const strip* s, int i, int* first, int* end)
@@ -3151,17 +3176,13 @@ static void score_strip(const strip* s, workspace* w)
     for (int i = 0, first, end; i < s->num_pages; ++i) {
         rows_of(s, i, &first, &end);
         if (first >= end) continue;
-#line 139 "templates/host/attend_pages.c"
-        for (int part = first / 16; part * 16 < end; ++part)
-            fetch_part(s->pages[i] + s->a->v_offset, v_page_bytes, part, page_size / 16);
-#line 145 "templates/host/attend_pages.c"
-        score_tiles(s->a->q, s->pages[i] + s->a->k_offset, first, end, w,
-                    &w->scores[0][i * part_rows] - s->skip);
-#line 153 "templates/host/attend_pages.c"
+#line 172 "templates/host/attend_pages.c"
+        score_tiles(s, i, first, end, w, &w->scores[0][i * part_rows] - s->skip);
+#line 178 "templates/host/attend_pages.c"
     }
 }
 
-#line 157 "templates/host/attend_pages.c"
+#line 182 "templates/host/attend_pages.c"
 // Values join o, times the weights of the strip.
 static void add_values(const strip* s, workspace* w, float* o)
 {
@@ -3172,16 +3193,13 @@ static void add_values(const strip* s, workspace* w, float* o)
         values.pages[i] = s->pages[i < s->num_pages ? i : 0] + s->a->v_offset;
     v_set_plain(w->scores[0], &w->v);
     for (int at = 0; at < head_dim_v / 16; ++at) {
-#line 168 "templates/host/attend_pages.c"
-        for (int i = 0; i < s->num_next; ++i)
-            fetch_part(s->next[i] + s->a->k_offset, k_page_bytes, at, head_dim_v / 16);
-#line 171 "templates/host/attend_pages.c"
+        for (int i = 0; i < s->num_pages; ++i) fetch_values(s, i, at, head_dim_v / 16);
         if (v_fold_is_due(at)) v_fold_dots(&values, at, s->first, s->end, w->scores[0], &w->v);
         v_dot_cells(&values, at, s->first / 16, (s->end + 15) / 16, &w->v.main, o + at * 16,
                     head_dim_v);
     }
 }
-#line 260 "templates/host/attend_pages.c"
+#line 279 "templates/host/attend_pages.c"
 
 static void attend_strip(const strip* s, softmax* state, workspace* w)
 {
@@ -3189,11 +3207,11 @@ static void attend_strip(const strip* s, softmax* state, workspace* w)
     const int64_t page = s->pages - a->pages, position = a->position + page * page_size + s->skip;
     score_strip(s, w);
     for (int head = 0; head < num_heads; ++head) {
-#line 271 "templates/host/attend_pages.c"
+#line 290 "templates/host/attend_pages.c"
         softmax_add(state, a, head, w->scores[head], strip_words, s->first, s->end, position);
     }
     add_values(s, w, a->o);
-#line 281 "templates/host/attend_pages.c"
+#line 300 "templates/host/attend_pages.c"
 }
 
 // The pages of a strip that begins at a row, up to end_row.
@@ -3208,22 +3226,20 @@ static void attend_pages(const kvl__attend_args* a)
     workspace* w = (workspace*)(((uintptr_t)a->scratch + 63) & ~(uintptr_t)63);
     softmax state;
     softmax_start(&state, a->o);
-#line 296 "templates/host/attend_pages.c"
+#line 315 "templates/host/attend_pages.c"
     k_start_dots(a->q, &w->k);
-#line 300 "templates/host/attend_pages.c"
-    int64_t row = a->first_row / strip_rows * strip_rows, after;
-    for (; row < a->end_row; row = after) {
+#line 319 "templates/host/attend_pages.c"
+    int64_t row = a->first_row / strip_rows * strip_rows;
+    for (; row < a->end_row; row += strip_rows) {
         const int64_t left = a->end_row - row;
         strip s;
-        after = row + strip_rows;
         s.a = a;
         s.pages = a->pages + row / page_size;
         s.num_pages = count_pages(row, a->end_row);
         s.skip = (int)(row % page_size);
         s.first = row < a->first_row ? (int)(a->first_row - row) : 0;
         s.end = left < strip_rows ? (int)left : strip_rows;
-        s.next = a->pages + after / page_size;
-        s.num_next = count_pages(after, a->end_row);
+        s.num_next = count_pages(row + strip_pages * page_size, a->end_row);
         attend_strip(&s, &state, w);
     }
     softmax_finish(&state, a->o, a->lse);
