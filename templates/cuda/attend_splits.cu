@@ -27,16 +27,26 @@ KERNEL attend_splits(const __grid_constant__ kvl__device_attend a)
     const int part = blockIdx.x, head = blockIdx.y, query = blockIdx.z;
     const kvl__device_seq* s = (const kvl__device_seq*)a.queries[query].seq;
     const visible v = see(a, query);
-    if (part == a.parts - 1) {
-        outputs o;
-        start_outputs(&o);
-        const float* q = load_queries(a, query, head, 0, w);
-        attend_windows(a, windows_of(s, a.windows, head), v, q, w, &o);
-        store_part(a, query, head, part, w, o);
-    } else if (part < v.num_splits) {                      // others merge_splits does not read
-        const int first = (v.first_page + part * v.pages_per_split) * page_size;
-        attend_split(a, s, query, head, part, most_of(v.page_begin, first),
-                     least_of(v.page_end, first + v.pages_per_split * page_size), v.position,
-                     $(plan.tensor and "room" or "w"));
+    const bool in_windows = part == a.parts - 1;
+    const int first = (v.first_page + part * v.pages_per_split) * page_size;
+    const int begin = most_of(v.page_begin, first);
+    const int end = least_of(v.page_end, first + v.pages_per_split * page_size);
+    if (!in_windows && part >= v.num_splits) return;       // merge_splits does not read it
+    //% if plan.tensor then
+    if (!in_windows) {
+        attend_split(a, s, query, head, part, begin, end, v.position, room);
+        return;
     }
+    //% end
+    //% local copy = not plan.tensor and sides[1].turns and "in_windows ? 0 : 1" or "0"
+    outputs o;
+    start_outputs(&o);
+    const float* q = load_queries(a, query, head, $(copy), w);
+    //% if plan.tensor then
+    attend_windows(a, windows_of(s, a.windows, head), v, q, w, &o);
+    //% else
+    if (in_windows) attend_windows(a, windows_of(s, a.windows, head), v, q, w, &o);
+    else attend_pages(a, s, head, begin, end, v.position, q, w, &o);
+    //% end
+    store_part(a, query, head, part, w, o);
 }

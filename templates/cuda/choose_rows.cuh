@@ -232,6 +232,7 @@ INLINE float $(s "unit_cost")(const float* cost, int row)
     //% else
     float sum = 0.0f;
     (void)row;
+#pragma unroll 4
     for (int r = 0; r < 16; ++r) sum += cost[r];
     return sum;
     //% end

@@ -98,6 +98,7 @@ INLINE void $(s "load_rows")(const $(s "unit")& u, int from, int first, int end,
     }
     $(s "to_basis")<rows>(x, $(s "row_stride"), u.record);
     //% if codec.base then
+#pragma unroll 1
     for (int i = threadIdx.x; i < rows * $(s "dim"); i += cta_threads)
         x[i / $(s "dim") * $(s "row_stride") + i % $(s "dim")] /=
             u.record[$(codec.table_at(codec.base)) + i % $(s "dim")];

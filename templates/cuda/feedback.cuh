@@ -152,6 +152,7 @@ INLINE void $(s "load_columns")(const $(s "unit")& u, int row, int first, int en
         //% if not along then
         $(s "fit_rows")(u, row + at, at, first, end, c);
         //% end
+#pragma unroll 1
         for (int i = threadIdx.x; i < 8 * $(s "dim"); i += cta_threads) {
             const int j = i % $(s "dim"), of = i / $(s "dim");
             if (at + of < $(s "room"))
@@ -288,6 +289,7 @@ INLINE void $(s "put_columns")(const $(s "unit")& u, int row, int first, int end
 #pragma unroll 1
     for (int tile = first / 16; tile * 16 < end; ++tile) {
         __syncthreads();
+#pragma unroll 1
         for (int i = threadIdx.x; i < 16 * $(s "dim"); i += cta_threads) {
             const int j = i / 16, of = tile * 16 + i % 16;
             if (of < first || of >= end) continue;

@@ -99,13 +99,3 @@ INLINE void attend_pages(const kvl__device_attend& a, const kvl__device_seq* s, 
         __syncthreads();
     }
 }
-
-INLINE void attend_split(const kvl__device_attend& a, const kvl__device_seq* s, int query, int head,
-                         int part, int begin, int end, int64_t position, workspace* w)
-{
-    outputs o;
-    start_outputs(&o);
-    const float* q = load_queries(a, query, head, $(sides[1].turns and 1 or 0), w);
-    attend_pages(a, s, head, begin, end, position, q, w, &o);
-    store_part(a, query, head, part, w, o);
-}

@@ -16,6 +16,7 @@ INLINE float hidden_score() { return -__int_as_float(0x7f800000); }
 
 INLINE void softmax_start(softmax* s)
 {
+#pragma unroll 1
     for (int head = threadIdx.x; head < num_heads; head += cta_threads) {
         s->max[head] = hidden_score();
         s->sum[head] = 0.0f;

@@ -776,21 +776,21 @@ INLINE void store_results(const kvl__device_attend& a, int query, int head, int 
     }
 }
 
-// IN FLOATS, a query head after the other: whatever 16 bits cannot hold.
+// IN FLOATS, a query head and a value after the other: whatever 16 bits cannot hold.  It is seldom
+// wanted, so that little code matters more than time.
 
 INLINE float score_by_floats(const kvl__device_attend& a, const unsigned char* keys, int lane,
                              const float* q, float bias, float slope, int distance)
 {
-    enum { words = $(sides[1].read_words) };         // that are read at once
-    float x[words], sum = 0.0f;
+    float sum = 0.0f;
     //% if sides[1].copies > 1 then
     const uint32_t choice = k_read_choice(keys, lane);
     //% end
 #pragma unroll 1
-    for (int at = 0; at < head_dim_k; at += words) {
-        k_read_words(keys, lane, at, x);
+    for (int at = 0; at < head_dim_k; ++at) {
+        uint32_t code;
         //% local basis = sides[1].copies > 1 and "k_basis_of(choice, at) * head_dim_k" or "0"
-        sum = dot<words>(q + $(basis) + at, x, sum);
+        sum = mul_add(q[$(basis) + at], k_read_value(keys, lane, at, &code), sum);
     }
     sum += bias;
     if (a.soft_cap > 0.0f) sum = a.soft_cap * tanhf(__fdividef(sum, a.soft_cap));
@@ -798,21 +798,18 @@ INLINE float score_by_floats(const kvl__device_attend& a, const unsigned char* k
 }
 
 INLINE void add_by_floats(const kvl__device_seq* s, int head, int strip, int begin, int end,
-                          const float* scores, float top, float* out)
+                          const float* weights, float* out)
 {
-    enum { tokens = $(sides[2].read_words) };
 #pragma unroll 1
-    for (int row = strip; row < strip + cta_threads && row < end; row += tokens)
+    for (int row = most_of(strip, begin); row < strip + cta_threads && row < end; ++row)
 #pragma unroll
         for (int i = 0; i < each; ++i) {
-            float x[tokens];
+            uint32_t code;
             const int channel = i * cta_threads + threadIdx.x;
-            if (row + tokens <= begin || channel >= head_dim_v) continue;
-            v_read_words(page_at(s, row / page_size, head, 1), channel, row % page_size, x);
-#pragma unroll
-            for (int t = 0; t < tokens; ++t)
-                if (row + t >= begin && row + t < end)
-                    out[i] = mul_add(expf(scores[row + t - strip] - top), x[t], out[i]);
+            if (channel >= head_dim_v) continue;
+            const float x = v_read_value(page_at(s, row / page_size, head, 1), row % page_size,
+                                         channel, &code);
+            out[i] = mul_add(weights[row - strip], x, out[i]);
         }
 }
 
@@ -831,18 +828,24 @@ INLINE void attend_by_floats(const kvl__device_attend& a, const kvl__device_seq*
 #pragma unroll 1
         for (int strip = begin / 16 * 16; strip < end; strip += cta_threads) {
             const int row = strip + threadIdx.x;
-            scores[threadIdx.x] = row < begin || row >= end ? hidden_score()
+            const float score = row < begin || row >= end ? hidden_score()
                 : score_by_floats(a, page_at(s, row / page_size, head, 0), row % page_size, q, bias,
                                   slope, (int)(row + a.windows.sink_len - position));
-            __syncthreads();
             float higher = top, more = 0.0f;
+            scores[threadIdx.x] = score;
+            __syncthreads();
+#pragma unroll 1
             for (int i = 0; i < cta_threads; ++i) higher = most(higher, scores[i]);
-            for (int i = 0; i < cta_threads; ++i) more += expf(scores[i] - higher);
+            __syncthreads();
+            scores[threadIdx.x] = expf(score - higher);
+            __syncthreads();
+#pragma unroll 1
+            for (int i = 0; i < cta_threads; ++i) more += scores[i];
             const float shrink = expf(top - higher);
             sum = mul_add(sum, shrink, more);
             top = higher;
             for (int i = 0; i < each; ++i) out[i] *= shrink;
-            add_by_floats(s, head, strip, begin, end, scores, top, out);
+            add_by_floats(s, head, strip, begin, end, scores, out);
             __syncthreads();
         }
         const int64_t at = (first + h) * a.parts + part;

@@ -85,10 +85,11 @@ INLINE void $(s("hadamard_" .. piece))(float* x, int num_rows, int row_stride)
 //% end
 {
     enum { pairs = $(codec.head_dim // 2) };
+    //% local at_once = chooses and 1 or 4          -- the code of a choice is several times as long
 #pragma unroll 1
     for (int stride = 1; stride < $(piece); stride *= 2) {
         __syncthreads();
-#pragma unroll 4
+#pragma unroll $(at_once)
         for (int i = threadIdx.x; i < num_rows * pairs; i += cta_threads) {
             const int pair = i % pairs, low = pair & (stride - 1), row = i / pairs;
             float* at = x + row * row_stride + 2 * (pair - low) + low;
@@ -101,7 +102,7 @@ INLINE void $(s("hadamard_" .. piece))(float* x, int num_rows, int row_stride)
         }
     }
     __syncthreads();
-#pragma unroll 4
+#pragma unroll $(at_once)
     for (int i = threadIdx.x; i < num_rows * 2 * pairs; i += cta_threads) {
         const int row = i / (2 * pairs), channel = i % (2 * pairs);
         //% if chooses then

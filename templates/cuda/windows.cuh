@@ -49,9 +49,11 @@ INLINE const float* load_queries(const kvl__device_attend& a, int query, int hea
     //% else
     const float* q = from;
     //% end
+#pragma unroll 1
     for (int i = threadIdx.x; i < num_heads; i += cta_threads)
         w->state.slopes[i] = a.slopes ? ((const float*)a.slopes)[head * num_heads + i] : 0.0f;
     //% if sides[1].bias then
+#pragma unroll 1
     for (int i = threadIdx.x; i < (int)(sizeof w->bias / sizeof w->bias[0]); i += cta_threads)
         w->bias[i] = i < num_heads ? ((const float*)a.bias)[row + i] : 0.0f;
     //% end
@@ -165,6 +167,7 @@ INLINE void store_part(const kvl__device_attend& a, int query, int head, int par
     const int64_t first = (query * (int64_t)gridDim.y + head) * num_heads * a.parts + part;
     float* to = (float*)a.o_part + first * head_dim_v;
     const int64_t stride = a.parts * (int64_t)head_dim_v;
+#pragma unroll 1
     for (int h = threadIdx.x; h < num_heads; h += cta_threads) {
         const float sum = w->state.sum[h];
         ((float*)a.lse_part)[first + h * a.parts] =
@@ -186,9 +189,11 @@ INLINE void store_part(const kvl__device_attend& a, int query, int head, int par
     }
     //% else
 #pragma unroll
-    for (int h = 0; h < num_heads; ++h)
-        for (int i = 0; i < each; ++i)
-            if (channel_of(i) < head_dim_v)
-                to[h * stride + channel_of(i)] = o.of[i][h] * w->state.shrink[h];
+    for (int i = 0; i < each; ++i) {
+        if (channel_of(i) >= head_dim_v) continue;
+        float* at = to + channel_of(i);
+#pragma unroll
+        for (int h = 0; h < num_heads; ++h, at += stride) *at = o.of[i][h] * w->state.shrink[h];
+    }
     //% end
 }

@@ -898,6 +898,7 @@ INLINE float hidden_score() { return -__int_as_float(0x7f800000); }
 
 INLINE void softmax_start(softmax* s)
 {
+#pragma unroll 1
     for (int head = threadIdx.x; head < num_heads; head += cta_threads) {
         s->max[head] = hidden_score();
         s->sum[head] = 0.0f;
@@ -992,9 +993,10 @@ INLINE const float* load_queries(const kvl__device_attend& a, int query, int hea
     for (int i = threadIdx.x; i < num_heads * q_floats; i += cta_threads)
         q[i] = from[i / q_floats * (int64_t)a.query_floats + i % q_floats];
 #line 52 "templates/cuda/windows.cuh"
+#pragma unroll 1
     for (int i = threadIdx.x; i < num_heads; i += cta_threads)
         w->state.slopes[i] = a.slopes ? ((const float*)a.slopes)[head * num_heads + i] : 0.0f;
-#line 58 "templates/cuda/windows.cuh"
+#line 60 "templates/cuda/windows.cuh"
     softmax_start(&w->state);
     __syncthreads();
     return q;
@@ -1034,7 +1036,7 @@ INLINE const uint16_t* window_row(const kvl__device_attend& a, const head_window
                                   const visible& v, int side, int at)
 {
     const int in_sink = v.sink_end - v.sink_begin;
-#line 98 "templates/cuda/windows.cuh"
+#line 100 "templates/cuda/windows.cuh"
     const int64_t dim = side ? head_dim_v : head_dim_k;
     if (at < in_sink) return h.sink[side] + (v.sink_begin + at) * dim;
     return h.ring[side] + (v.tail_begin + at - in_sink) % a.windows.ring_rows * dim;
@@ -1105,6 +1107,7 @@ INLINE void store_part(const kvl__device_attend& a, int query, int head, int par
     const int64_t first = (query * (int64_t)gridDim.y + head) * num_heads * a.parts + part;
     float* to = (float*)a.o_part + first * head_dim_v;
     const int64_t stride = a.parts * (int64_t)head_dim_v;
+#pragma unroll 1
     for (int h = threadIdx.x; h < num_heads; h += cta_threads) {
         const float sum = w->state.sum[h];
         ((float*)a.lse_part)[first + h * a.parts] =
@@ -1112,7 +1115,7 @@ INLINE void store_part(const kvl__device_attend& a, int query, int head, int par
         w->state.shrink[h] = sum > 0.0f ? __fdividef(1.0f, sum) : 0.0f;
     }
     __syncthreads();
-#line 176 "templates/cuda/windows.cuh"
+#line 179 "templates/cuda/windows.cuh"
 #pragma unroll
     for (int h = 0; h < num_heads; ++h) w->state.scores[h][threadIdx.x] = o.of[0][h];
     __syncthreads();
@@ -1124,7 +1127,7 @@ INLINE void store_part(const kvl__device_attend& a, int query, int head, int par
             all += w->state.scores[h][slice * head_dim_v + channel];
         to[h * stride + channel] = all * w->state.shrink[h];
     }
-#line 194 "templates/cuda/windows.cuh"
+#line 199 "templates/cuda/windows.cuh"
 }
 
 #line 12 "templates/cuda/attend_splits.cu"
@@ -2040,19 +2043,19 @@ INLINE void store_results(const kvl__device_attend& a, int query, int head, int 
     }
 }
 
-// IN FLOATS, a query head after the other: whatever 16 bits cannot hold.
+// IN FLOATS, a query head and a value after the other: whatever 16 bits cannot hold.  It is seldom
+// wanted, so that little code matters more than time.
 
 INLINE float score_by_floats(const kvl__device_attend& a, const unsigned char* keys, int lane,
                              const float* q, float bias, float slope, int distance)
 {
-    enum { words = 16 };         // that are read at once
-    float x[words], sum = 0.0f;
+    float sum = 0.0f;
 #line 789 "templates/cuda/tensor_pages.cuh"
 #pragma unroll 1
-    for (int at = 0; at < head_dim_k; at += words) {
-        k_read_words(keys, lane, at, x);
+    for (int at = 0; at < head_dim_k; ++at) {
+        uint32_t code;
 #line 793 "templates/cuda/tensor_pages.cuh"
-        sum = dot<words>(q + 0 + at, x, sum);
+        sum = mul_add(q[0 + at], k_read_value(keys, lane, at, &code), sum);
     }
     sum += bias;
     if (a.soft_cap > 0.0f) sum = a.soft_cap * tanhf(__fdividef(sum, a.soft_cap));
@@ -2060,21 +2063,18 @@ INLINE float score_by_floats(const kvl__device_attend& a, const unsigned char* k
 }
 
 INLINE void add_by_floats(const kvl__device_seq* s, int head, int strip, int begin, int end,
-                          const float* scores, float top, float* out)
+                          const float* weights, float* out)
 {
-    enum { tokens = 16 };
 #pragma unroll 1
-    for (int row = strip; row < strip + cta_threads && row < end; row += tokens)
+    for (int row = most_of(strip, begin); row < strip + cta_threads && row < end; ++row)
 #pragma unroll
         for (int i = 0; i < each; ++i) {
-            float x[tokens];
+            uint32_t code;
             const int channel = i * cta_threads + threadIdx.x;
-            if (row + tokens <= begin || channel >= head_dim_v) continue;
-            v_read_words(page_at(s, row / page_size, head, 1), channel, row % page_size, x);
-#pragma unroll
-            for (int t = 0; t < tokens; ++t)
-                if (row + t >= begin && row + t < end)
-                    out[i] = mul_add(expf(scores[row + t - strip] - top), x[t], out[i]);
+            if (channel >= head_dim_v) continue;
+            const float x = v_read_value(page_at(s, row / page_size, head, 1), row % page_size,
+                                         channel, &code);
+            out[i] = mul_add(weights[row - strip], x, out[i]);
         }
 }
 
@@ -2093,18 +2093,24 @@ INLINE void attend_by_floats(const kvl__device_attend& a, const kvl__device_seq*
 #pragma unroll 1
         for (int strip = begin / 16 * 16; strip < end; strip += cta_threads) {
             const int row = strip + threadIdx.x;
-            scores[threadIdx.x] = row < begin || row >= end ? hidden_score()
+            const float score = row < begin || row >= end ? hidden_score()
                 : score_by_floats(a, page_at(s, row / page_size, head, 0), row % page_size, q, bias,
                                   slope, (int)(row + a.windows.sink_len - position));
-            __syncthreads();
             float higher = top, more = 0.0f;
+            scores[threadIdx.x] = score;
+            __syncthreads();
+#pragma unroll 1
             for (int i = 0; i < cta_threads; ++i) higher = most(higher, scores[i]);
-            for (int i = 0; i < cta_threads; ++i) more += expf(scores[i] - higher);
+            __syncthreads();
+            scores[threadIdx.x] = expf(score - higher);
+            __syncthreads();
+#pragma unroll 1
+            for (int i = 0; i < cta_threads; ++i) more += scores[i];
             const float shrink = expf(top - higher);
             sum = mul_add(sum, shrink, more);
             top = higher;
             for (int i = 0; i < each; ++i) out[i] *= shrink;
-            add_by_floats(s, head, strip, begin, end, scores, top, out);
+            add_by_floats(s, head, strip, begin, end, scores, out);
             __syncthreads();
         }
         const int64_t at = (first + h) * a.parts + part;
@@ -2134,7 +2140,7 @@ INLINE void start_partial(float lift, partial* o)
 INLINE void read_basis(const unsigned char* meta, const place& p, int* basis)
 {
     for (int y = 0; y < spans; ++y) basis[y] = 0;
-#line 884 "templates/cuda/tensor_pages.cuh"
+#line 887 "templates/cuda/tensor_pages.cuh"
 }
 
 // What the steps of a warp have in common.
@@ -2263,17 +2269,23 @@ KERNEL attend_splits(const __grid_constant__ kvl__device_attend a)
     const int part = blockIdx.x, head = blockIdx.y, query = blockIdx.z;
     const kvl__device_seq* s = (const kvl__device_seq*)a.queries[query].seq;
     const visible v = see(a, query);
-    if (part == a.parts - 1) {
-        outputs o;
-        start_outputs(&o);
-        const float* q = load_queries(a, query, head, 0, w);
-        attend_windows(a, windows_of(s, a.windows, head), v, q, w, &o);
-        store_part(a, query, head, part, w, o);
-    } else if (part < v.num_splits) {                      // others merge_splits does not read
-        const int first = (v.first_page + part * v.pages_per_split) * page_size;
-        attend_split(a, s, query, head, part, most_of(v.page_begin, first),
-                     least_of(v.page_end, first + v.pages_per_split * page_size), v.position,
-                     room);
+    const bool in_windows = part == a.parts - 1;
+    const int first = (v.first_page + part * v.pages_per_split) * page_size;
+    const int begin = most_of(v.page_begin, first);
+    const int end = least_of(v.page_end, first + v.pages_per_split * page_size);
+    if (!in_windows && part >= v.num_splits) return;       // merge_splits does not read it
+#line 36 "templates/cuda/attend_splits.cu"
+    if (!in_windows) {
+        attend_split(a, s, query, head, part, begin, end, v.position, room);
+        return;
     }
+#line 42 "templates/cuda/attend_splits.cu"
+    outputs o;
+    start_outputs(&o);
+    const float* q = load_queries(a, query, head, 0, w);
+#line 46 "templates/cuda/attend_splits.cu"
+    attend_windows(a, windows_of(s, a.windows, head), v, q, w, &o);
+#line 51 "templates/cuda/attend_splits.cu"
+    store_part(a, query, head, part, w, o);
 }
 

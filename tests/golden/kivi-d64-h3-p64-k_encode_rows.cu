@@ -702,21 +702,21 @@ INLINE float k_read_value(const unsigned char* page, int row, int channel, uint3
 // to_basis is for rows that are encoded, turn_query for queries, from_basis for outputs and rows
 // that are read back.
 
-#line 159 "templates/cuda/transform.cuh"
+#line 160 "templates/cuda/transform.cuh"
 // Into the basis that all rows are in.
 template <int num_rows>
 INLINE void k_to_basis(float* x, int row_stride, const float* record)
 {
     (void)record;
-#line 173 "templates/cuda/transform.cuh"
+#line 174 "templates/cuda/transform.cuh"
     (void)x;
     (void)row_stride;
     __syncthreads();
-#line 177 "templates/cuda/transform.cuh"
+#line 178 "templates/cuda/transform.cuh"
 }
 
 INLINE void k_turn_query(float* x, const float* record) { k_to_basis<1>(x, 0, record); }
-#line 188 "templates/cuda/transform.cuh"
+#line 189 "templates/cuda/transform.cuh"
 INLINE void k_from_basis(float* x, const float* record) { k_to_basis<1>(x, 0, record); }
 
 #line 33 "templates/cuda/program.cu"
@@ -770,13 +770,13 @@ INLINE void k_load_rows(const k_unit& u, int from, int first, int end, float* x)
         x[i / k_dim * k_row_stride + channel] = value;
     }
     k_to_basis<rows>(x, k_row_stride, u.record);
-#line 109 "templates/cuda/encode_rows.cu"
+#line 110 "templates/cuda/encode_rows.cu"
 }
 
 INLINE void k_load_tile(const k_unit& u, int tile, int first, int end, float* x)
 {
     k_load_rows<16>(u, tile * 16, first, end, x);
-#line 117 "templates/cuda/encode_rows.cu"
+#line 118 "templates/cuda/encode_rows.cu"
 }
 
 // Codes of `channels` channels from `channel` on take their place in the page: of the rows [first,
@@ -790,14 +790,14 @@ INLINE void k_put_cells(const k_unit& u, int tile, int first, int end, const flo
         const bool write = item < channels;
         uint32_t q[16];
         for (int i = 0; i < 16; ++i) q[i] = 0;
-#line 131 "templates/cuda/encode_rows.cu"
+#line 132 "templates/cuda/encode_rows.cu"
         unsigned char* cell = u.page + k_cell_at(tile, write ? at : 0);
-#line 135 "templates/cuda/encode_rows.cu"
+#line 136 "templates/cuda/encode_rows.cu"
         if (write && !whole) k_get_codes(cell, lane, q);
         for (int i = 0; i < 16; ++i) {
-#line 138 "templates/cuda/encode_rows.cu"
+#line 139 "templates/cuda/encode_rows.cu"
             const int row = lane, place = item / 16 * 16 + i;
-#line 142 "templates/cuda/encode_rows.cu"
+#line 143 "templates/cuda/encode_rows.cu"
             if (write && tile * 16 + row >= first && tile * 16 + row < end)
                 q[i] = bits_of(x[row * stride + place]);
         }
@@ -810,23 +810,23 @@ INLINE void k_put_tile(const k_unit& u, int tile, int first, int end, const floa
     k_put_cells(u, tile, first, end, x, k_row_stride, 0, k_dim);
 }
 
-#line 248 "templates/cuda/encode_rows.cu"
+#line 249 "templates/cuda/encode_rows.cu"
 // Channels of a thread: with a search, whose candidates take many registers, one at a time.
-#line 254 "templates/cuda/encode_rows.cu"
+#line 255 "templates/cuda/encode_rows.cu"
 enum { k_each = 1, k_last_pass = 1 };
 
 // What a thread knows of its channels: statistics, pair and grid, and the candidates of a search.
 typedef struct k_channels {
     k_grid grids[1];
     k_pair pairs[1];
-#line 261 "templates/cuda/encode_rows.cu"
+#line 262 "templates/cuda/encode_rows.cu"
     float los[1];
-#line 261 "templates/cuda/encode_rows.cu"
+#line 262 "templates/cuda/encode_rows.cu"
     float his[1];
-#line 270 "templates/cuda/encode_rows.cu"
+#line 271 "templates/cuda/encode_rows.cu"
 } k_channels;
 
-#line 322 "templates/cuda/encode_rows.cu"
+#line 323 "templates/cuda/encode_rows.cu"
 // A value of channel i passes, in the last pass to become its code.
 INLINE void k_pass_value(k_channels* w, int pass, int i, bool is_first, float* at)
 {
@@ -834,33 +834,33 @@ INLINE void k_pass_value(k_channels* w, int pass, int i, bool is_first, float* a
     if (pass == k_last_pass) {
         *at = float_of(k_code_of(value, w->grids[i]));
     } else if (pass == 0) {
-#line 330 "templates/cuda/encode_rows.cu"
+#line 331 "templates/cuda/encode_rows.cu"
         {
             const float x = value;
             float& lo = w->los[i];
             if (is_first) lo = x;
             else lo = x < lo ? x : lo;
         }
-#line 330 "templates/cuda/encode_rows.cu"
+#line 331 "templates/cuda/encode_rows.cu"
         {
             const float x = value;
             float& hi = w->his[i];
             if (is_first) hi = x;
             else hi = x > hi ? x : hi;
         }
-#line 349 "templates/cuda/encode_rows.cu"
+#line 350 "templates/cuda/encode_rows.cu"
     }
 }
 
 INLINE void k_end_pass(k_channels* w, int pass)
 {
-#line 355 "templates/cuda/encode_rows.cu"
+#line 356 "templates/cuda/encode_rows.cu"
     if (pass == 0) {
 #pragma unroll
         for (int i = 0; i < 1; ++i)
             w->grids[i] = k_fit_grid(&w->pairs[i], -1, w->los[i], w->his[i]);
     }
-#line 373 "templates/cuda/encode_rows.cu"
+#line 374 "templates/cuda/encode_rows.cu"
 }
 
 // Groups along tokens: group_size rows at once, each channel from `from` on with a grid of its own.
@@ -870,14 +870,14 @@ INLINE void k_end_pass(k_channels* w, int pass)
 INLINE void k_encode_group(const k_unit& u, int first, int end, float* x, int from)
 {
     k_channels w;
-#line 383 "templates/cuda/encode_rows.cu"
+#line 384 "templates/cuda/encode_rows.cu"
     for (int i = 0; i < 1; ++i) w.los[i] = 0.0f;    // of threads without any
-#line 383 "templates/cuda/encode_rows.cu"
+#line 384 "templates/cuda/encode_rows.cu"
     for (int i = 0; i < 1; ++i) w.his[i] = 0.0f;    // of threads without any
-#line 388 "templates/cuda/encode_rows.cu"
+#line 389 "templates/cuda/encode_rows.cu"
 #pragma unroll 1
     for (int pass = 0; pass <= k_last_pass; ++pass) {
-#line 393 "templates/cuda/encode_rows.cu"
+#line 394 "templates/cuda/encode_rows.cu"
 #pragma unroll 1
         for (int tile = first / 16; tile * 16 < end; ++tile) {
             const int begin = tile * 16 < first ? first - tile * 16 : 0;
@@ -894,7 +894,7 @@ INLINE void k_encode_group(const k_unit& u, int first, int end, float* x, int fr
             }
             if (pass < k_last_pass) continue;
             __syncthreads();
-#line 410 "templates/cuda/encode_rows.cu"
+#line 411 "templates/cuda/encode_rows.cu"
             k_put_cells(u, tile, first, end, x + from, k_row_stride, from,
                         64);
         }
@@ -914,12 +914,12 @@ INLINE void k_encode_unit(const k_unit& u, int first, int end)
     enum { group_size = 32 };
     __shared__ float x[16 * k_row_stride];
     for (int row = first; row < end; row += group_size) {
-#line 434 "templates/cuda/encode_rows.cu"
+#line 435 "templates/cuda/encode_rows.cu"
         k_encode_group(u, row, row + group_size, x, 0);
-#line 436 "templates/cuda/encode_rows.cu"
+#line 437 "templates/cuda/encode_rows.cu"
     }
 }
-#line 439 "templates/cuda/encode_rows.cu"
+#line 440 "templates/cuda/encode_rows.cu"
 
 KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -939,7 +939,7 @@ KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
     u.sink_len = a.windows.sink_len;
     u.page = page_at(s, page, head, 0);
     u.record = record_of(a.tables, a.table_floats, 0, head);
-#line 461 "templates/cuda/encode_rows.cu"
+#line 462 "templates/cuda/encode_rows.cu"
     k_encode_unit(u, first - u.row, end - u.row);
 }
 

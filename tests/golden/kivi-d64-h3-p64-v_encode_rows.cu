@@ -702,21 +702,21 @@ INLINE float v_read_value(const unsigned char* page, int row, int channel, uint3
 // to_basis is for rows that are encoded, turn_query for queries, from_basis for outputs and rows
 // that are read back.
 
-#line 159 "templates/cuda/transform.cuh"
+#line 160 "templates/cuda/transform.cuh"
 // Into the basis that all rows are in.
 template <int num_rows>
 INLINE void v_to_basis(float* x, int row_stride, const float* record)
 {
     (void)record;
-#line 173 "templates/cuda/transform.cuh"
+#line 174 "templates/cuda/transform.cuh"
     (void)x;
     (void)row_stride;
     __syncthreads();
-#line 177 "templates/cuda/transform.cuh"
+#line 178 "templates/cuda/transform.cuh"
 }
 
 INLINE void v_turn_query(float* x, const float* record) { v_to_basis<1>(x, 0, record); }
-#line 188 "templates/cuda/transform.cuh"
+#line 189 "templates/cuda/transform.cuh"
 INLINE void v_from_basis(float* x, const float* record) { v_to_basis<1>(x, 0, record); }
 
 #line 33 "templates/cuda/program.cu"
@@ -770,13 +770,13 @@ INLINE void v_load_rows(const v_unit& u, int from, int first, int end, float* x)
         x[i / v_dim * v_row_stride + channel] = value;
     }
     v_to_basis<rows>(x, v_row_stride, u.record);
-#line 109 "templates/cuda/encode_rows.cu"
+#line 110 "templates/cuda/encode_rows.cu"
 }
 
 INLINE void v_load_tile(const v_unit& u, int tile, int first, int end, float* x)
 {
     v_load_rows<16>(u, tile * 16, first, end, x);
-#line 117 "templates/cuda/encode_rows.cu"
+#line 118 "templates/cuda/encode_rows.cu"
 }
 
 // Codes of `channels` channels from `channel` on take their place in the page: of the rows [first,
@@ -790,14 +790,14 @@ INLINE void v_put_cells(const v_unit& u, int tile, int first, int end, const flo
         const bool write = item < channels;
         uint32_t q[16];
         for (int i = 0; i < 16; ++i) q[i] = 0;
-#line 133 "templates/cuda/encode_rows.cu"
+#line 134 "templates/cuda/encode_rows.cu"
         unsigned char* cell = u.page + v_cell_at(write ? at : 0, tile);
-#line 135 "templates/cuda/encode_rows.cu"
+#line 136 "templates/cuda/encode_rows.cu"
         if (write && !whole) v_get_codes(cell, lane, q);
         for (int i = 0; i < 16; ++i) {
-#line 140 "templates/cuda/encode_rows.cu"
+#line 141 "templates/cuda/encode_rows.cu"
             const int row = i, place = item;
-#line 142 "templates/cuda/encode_rows.cu"
+#line 143 "templates/cuda/encode_rows.cu"
             if (write && tile * 16 + row >= first && tile * 16 + row < end)
                 q[i] = bits_of(x[row * stride + place]);
         }
@@ -810,7 +810,7 @@ INLINE void v_put_tile(const v_unit& u, int tile, int first, int end, const floa
     v_put_cells(u, tile, first, end, x, v_row_stride, 0, v_dim);
 }
 
-#line 203 "templates/cuda/encode_rows.cu"
+#line 204 "templates/cuda/encode_rows.cu"
 // Groups along the channels of a row.  A thread has one group of one row.
 INLINE void v_encode_unit(const v_unit& u, int first, int end)
 {
@@ -822,40 +822,40 @@ INLINE void v_encode_unit(const v_unit& u, int first, int end)
             const int row = tile * 16 + item % 16, channel = item / 16 * group_size;
             if (row < first || row >= end) continue;
             float* of = x + item % 16 * v_row_stride + channel;
-#line 218 "templates/cuda/encode_rows.cu"
+#line 219 "templates/cuda/encode_rows.cu"
             float lo;
-#line 218 "templates/cuda/encode_rows.cu"
+#line 219 "templates/cuda/encode_rows.cu"
             float hi;
-#line 220 "templates/cuda/encode_rows.cu"
+#line 221 "templates/cuda/encode_rows.cu"
             {
                 const float x = of[0];
-#line 223 "templates/cuda/encode_rows.cu"
+#line 224 "templates/cuda/encode_rows.cu"
                 lo = x;
-#line 223 "templates/cuda/encode_rows.cu"
+#line 224 "templates/cuda/encode_rows.cu"
                 hi = x;
-#line 225 "templates/cuda/encode_rows.cu"
+#line 226 "templates/cuda/encode_rows.cu"
             }
             for (int i = 1; i < group_size; ++i) {
                 const float x = of[i];
-#line 229 "templates/cuda/encode_rows.cu"
+#line 230 "templates/cuda/encode_rows.cu"
                 lo = x < lo ? x : lo;
-#line 229 "templates/cuda/encode_rows.cu"
+#line 230 "templates/cuda/encode_rows.cu"
                 hi = x > hi ? x : hi;
-#line 231 "templates/cuda/encode_rows.cu"
+#line 232 "templates/cuda/encode_rows.cu"
             }
             const int group = v_group(row, channel);
             v_pair pair;
             const v_grid grid = v_fit_grid(&pair, -1, lo, hi);
-#line 238 "templates/cuda/encode_rows.cu"
+#line 239 "templates/cuda/encode_rows.cu"
             v_put_pair(u.page, group, pair.scale_code, pair.zero_code);
             for (int i = 0; i < group_size; ++i) of[i] = float_of(v_code_of(of[i], grid));
-#line 241 "templates/cuda/encode_rows.cu"
+#line 242 "templates/cuda/encode_rows.cu"
         }
         __syncthreads();
         v_put_tile(u, tile, first, end, x);
     }
 }
-#line 439 "templates/cuda/encode_rows.cu"
+#line 440 "templates/cuda/encode_rows.cu"
 
 KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -875,7 +875,7 @@ KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
     u.sink_len = a.windows.sink_len;
     u.page = page_at(s, page, head, 1);
     u.record = record_of(a.tables, a.table_floats, 1, head);
-#line 461 "templates/cuda/encode_rows.cu"
+#line 462 "templates/cuda/encode_rows.cu"
     v_encode_unit(u, first - u.row, end - u.row);
 }
 
