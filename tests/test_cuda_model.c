@@ -324,3 +324,61 @@ Test(cuda_model, kernels_that_are_refused)
     kvl_context_destroy(host);
     kvl_context_destroy(ctx);
 }
+
+// THE PROGRAM
+
+// How often a file has a line with these words.
+static int lines_with(const char* path, const char* words, char* first, size_t room)
+{
+    char line[1024];
+    int num = 0;
+    FILE* file = fopen(path, "r");
+    cr_assert(file, "%s", path);
+    while (fgets(line, sizeof line, file))
+        if (strstr(line, words) && num++ == 0) snprintf(first, room, "%s", line);
+    fclose(file);
+    return num;
+}
+
+// decode, for which libcuda.so.1 is the one in `folder`: how often it says that the host serves in
+// the device's place, and why.
+static int times_said(const char* folder, const char* arch, const char* options, char* why,
+                      size_t room)
+{
+    char command[4096], err[] = "/tmp/kvl_decode_XXXXXX";
+    char* model_path = write_model(&models[0], NULL);
+    const int fd = mkstemp(err);
+    cr_assert(fd >= 0);
+    close(fd);
+    why[0] = '\0';
+    snprintf(command, sizeof command,
+             "LD_LIBRARY_PATH='%s' PTXSIM_ARCH=%s '%s/decode' -m '%s' -p ab -n 2 %s "
+             ">/dev/null 2>'%s'", folder, arch, getenv("KVLOOM_TEST_BIN"), model_path, options,
+             err);
+    const int status = system(command);
+    const int num = lines_with(err, "the host is used", why, room);
+    cr_assert(status == 0, "%s: status %d", command, status);
+    unlink(err);
+    unlink(model_path);
+    free(model_path);
+    return num;
+}
+
+// Broken where target auto fails without a device, hides that the host serves, or repeats it.
+Test(cuda_model, auto_says_once_that_the_host_serves)
+{
+    static const char none[] = KVLOOM_TEST_SCRATCH "/no_driver";
+    static const char sim[] = KVLOOM_TEST_SCRATCH "/ptxsim";
+    char why[1024], command[2600];
+    if (!getenv("KVLOOM_TEST_BIN")) cr_skip_test("no KVLOOM_TEST_BIN");
+    // A driver that cannot be opened, on machines that have one too; and one whose device is old.
+    snprintf(command, sizeof command, "mkdir -p '%s' && : >'%s/libcuda.so.1' && sh '%s' '%s'", none,
+             none, KVLOOM_TEST_ROOT "/tests/ptxsim/build.sh", sim);
+    cr_assert_eq(system(command), 0, "%s", command);
+    cr_expect_eq(times_said(none, "sm_90", "", why, sizeof why), 0, "unasked: %s", why);
+    cr_expect_eq(times_said(none, "sm_90", "--target auto", why, sizeof why), 1);
+    cr_expect(strstr(why, "libcuda.so.1"), "%s", why);
+    cr_expect_eq(times_said(sim, "sm_70", "", why, sizeof why), 1);
+    cr_expect(strstr(why, "sm_70"), "%s", why);
+    cr_expect_eq(times_said(none, "sm_90", "--target host", why, sizeof why), 0, "host: %s", why);
+}
