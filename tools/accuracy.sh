@@ -10,6 +10,7 @@
 # windows); bits (2, 3 and 4, with metadata of 8 and 16 bits); and with a calibration rounding
 # (fits and rounding), rotation and affine (learned matrices), choices (of rotations, beside none),
 # scores (of a choice) and queries (how many).
+# KVLOOM_ACCURACY_PRESETS names the caches of the first two, by default every codec that there is.
 # KVLOOM_ACCURACY_WINDOWS (16), KVLOOM_ACCURACY_CONTEXT (2048) and KVLOOM_ACCURACY_SKIP (256) set
 # the size.  Finished windows are kept in build/accuracy.jsonl (KVLOOM_ACCURACY_RESUME): a run that
 # was interrupted goes on there, and a run of another size, model or text needs another file.
@@ -19,7 +20,7 @@ set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 case ${1:-} in
---help | -h) sed -n '2,18s/^# \{0,1\}//p' "$0"; exit 0 ;;
+--help | -h) sed -n '2,19s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
 if [ $# -lt 2 ] || [ $# -gt 4 ]; then
     echo "usage: accuracy.sh MODEL.gguf TEXT [OUT [CALIBRATION_TEXT]]" >&2
@@ -60,14 +61,21 @@ sizes='loom:2.125 loom:2.25 loom:2.5 loom:3.25 loom:4.25'
 # codecs NEED: the codecs that need a calibration, or nothing.
 codecs() (cd "$root" && lua5.4 tools/codec_page.lua --list "$1")
 
+# presets: those that are measured.
+presets() {
+    if [ -n "${KVLOOM_ACCURACY_PRESETS:-}" ]; then
+        echo "$KVLOOM_ACCURACY_PRESETS"
+        return
+    fi
+    codecs nothing
+    echo q4_0:transform=hadamard
+    [ -z "$calibration_text" ] || codecs calibration
+}
+
 # caches_of PART: its caches.
 caches_of() {
     case $1 in
-    presets | bare)
-        codecs nothing
-        echo q4_0:transform=hadamard
-        [ -z "$calibration_text" ] || codecs calibration
-        ;;
+    presets | bare) presets ;;
     bits)
         for bits in 2 3 4; do
             echo "rtn:k$bits,v$bits,meta=f16 kivi:k$bits,v$bits,meta=f16"
@@ -177,6 +185,9 @@ if [ -n "$calibration_text" ]; then
     size="$size KVLOOM_ACCURACY_CALIBRATION_WINDOWS=$calibration_windows"
 fi
 size="$size KVLOOM_ACCURACY_PARTS='$parts'"
+if [ -n "${KVLOOM_ACCURACY_PRESETS:-}" ]; then
+    size="$size KVLOOM_ACCURACY_PRESETS='$KVLOOM_ACCURACY_PRESETS'"
+fi
 
 # section PART TITLE: the table of a part that was measured.
 section() {
