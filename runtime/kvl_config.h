@@ -757,7 +757,7 @@ KVL__FN kvl_status kvl__check_slots(const kvl__parse* p, const kvl__codec* c, ch
                               "one by one, not %s and %s", side, name, word,
                               kvl__word_of(c, KVL__STAGE_FIT)->name, round->name);
     if (side == 'v' && (c->words[KVL__STAGE_SHIFT] != 0 ||
-                        c->words[KVL__STAGE_META] == KVL__META_LOG4))
+                        kvl__word_of(c, KVL__STAGE_META)->base))
         return KVL__SPEC_FAIL(p, "v.%s = %s: needs v.shift = none and metadata without a base",
                               name, word);
     return KVL_OK;

@@ -82,6 +82,26 @@ KVL__FN int kvl__exchange_has(const kvl__exchange* x, const char* name)
     return kvl__tensors_find(x->t, full) != NULL;
 }
 
+// A file without them serves all the same.
+KVL__FN kvl_status kvl__exchange_mosts(const kvl__exchange* x)
+{
+    kvl__layer_statistics* l = &x->s->layers[x->layer];
+    kvl__tensor* to = NULL;
+    if (x->name && !kvl__exchange_has(x, kvl__mosts[0].name)) l->lacks_mosts = 1;
+    for (int i = 0; i < 2 && !l->lacks_mosts; ++i) {
+        const int64_t dim = kvl__mosts[i].is_value ? l->dv : l->dk;
+        const int64_t shape[3] = { l->num_kv_heads, dim, 0 };
+        KVL__TRY(kvl__exchange_array(x, kvl__mosts[i].name, KVL__TENSOR_F64, shape, 2, &to));
+        for (int h = 0; h < l->num_kv_heads; ++h)
+            for (int64_t c = 0; c < dim; ++c) {
+                double *ours = &l->heads[h].mosts[i][c], *theirs = (double*)to->data + h * dim + c;
+                if (x->name) *ours = fmax(*ours, *theirs);
+                else *theirs = *ours;
+            }
+    }
+    return KVL_OK;
+}
+
 KVL__FN kvl_status kvl__exchange_moments(const kvl__exchange* x)
 {
     kvl__layer_statistics* l = &x->s->layers[x->layer];
@@ -176,6 +196,7 @@ KVL__FN kvl_status kvl__exchange_layers(kvl__exchange* x)
     for (x->layer = 0; x->layer < x->s->num_layers; ++x->layer) {
         if (x->s->layers[x->layer].num_kv_heads == 0) continue;
         KVL__TRY(kvl__exchange_sums(x));
+        KVL__TRY(kvl__exchange_mosts(x));
         KVL__TRY(kvl__exchange_moments(x));
         KVL__TRY(kvl__exchange_samples(x, 0));
         KVL__TRY(kvl__exchange_samples(x, 1));
@@ -404,6 +425,36 @@ KVL__FN kvl_status kvl__derive_book(const kvl_derive_args* a, float* out)
     return kvl__book_derive(a->stats->ctx, l, unrotated, ((const kvl__codec*)a->codec)->bits, out);
 }
 
+// Scales that the greatest value of calibration is the greatest level by, of a head or of all:
+// gen/parts/meta_tensor.lua.
+KVL__FN kvl_status kvl__derive_scale(const kvl_derive_args* a, float* out)
+{
+    const kvl__layer_statistics* l = &a->stats->layers[a->layer];
+    const kvl__codec* c = (const kvl__codec*)a->codec;
+    const kvl__book* book = kvl__book_of(c);
+    const int per_head = strcmp(a->table, "head_scale") == 0;
+    double top = book ? (double)book->top : 1.0, all = 0, most[1024];
+    if (l->lacks_mosts)
+        return kvl__derive_fail(a, "the statistics are of an older library, without the greatest "
+                                "magnitudes (key_most, value_most): they must be taken again");
+    if (kvl__transform_of(c) != KVL__TRANSFORM_NONE || c->words[KVL__STAGE_SHIFT] != 0)
+        return kvl__derive_fail(a, "the greatest values are known of rows as they are: needs "
+                                "transform = none, shift = none");
+    if (c->words[KVL__STAGE_META] == KVL__META_E4M3FN_TENSOR) top *= 448.0;
+    for (int h = 0; h < a->num_kv_heads; ++h) {
+        most[h] = 0;
+        for (int i = 0; i < a->head_dim; ++i)
+            most[h] = fmax(most[h], l->heads[h].mosts[a->is_value][i]);
+        all = fmax(all, most[h]);
+    }
+    for (int h = 0; h < a->num_kv_heads; ++h) {
+        const float scale = (float)((per_head ? most[h] : all) / top);
+        for (int i = 0; i < a->head_dim; ++i)
+            out[h * a->head_dim + i] = scale > 0.0f ? scale : 1.0f;
+    }
+    return KVL_OK;
+}
+
 // Mean of keys before RoPE, its partner in each pair, angle, number of the partner.
 KVL__FN kvl_status kvl__derive_rotating_mean(const kvl_derive_args* a, float* out)
 {
@@ -584,6 +635,8 @@ static __attribute__((unused)) const kvl_derivation kvl__own_derivations[] = {
     { NULL, NULL, "static_middle", kvl__derive_range, NULL },
     { NULL, NULL, "static_half", kvl__derive_range, NULL },
     { NULL, NULL, "kmeans_book", kvl__derive_book, NULL },
+    { NULL, NULL, "tensor_scale", kvl__derive_scale, NULL },
+    { NULL, NULL, "head_scale", kvl__derive_scale, NULL },
     { NULL, NULL, "rotating_mean", kvl__derive_rotating_mean, NULL },
     { NULL, NULL, "queries", kvl__derive_queries, NULL },
     { NULL, NULL, "query_lse", kvl__derive_query_lse, NULL },

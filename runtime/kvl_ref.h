@@ -150,10 +150,8 @@ KVL__FN void kvl__to_basis(const kvl__codec* c, const float* tables, float* x)
 // What channels are stored in units of; NULL: as they are.
 KVL__FN const float* kvl__base_of(const kvl__codec* c, const float* tables)
 {
-    if (c->words[KVL__STAGE_META] == KVL__META_STATIC)
-        return tables + kvl__table_at(c, "static_half");
-    if (c->words[KVL__STAGE_META] != KVL__META_LOG4) return NULL;
-    return tables + kvl__table_at(c, "log4_base");
+    const char* base = kvl__word_of(c, KVL__STAGE_META)->base;
+    return base ? tables + kvl__table_at(c, base) : NULL;
 }
 
 // Queries, whose products with rows of the basis are those with rows outside.
@@ -255,9 +253,12 @@ KVL__FN float kvl__scale_to_f32(const kvl__codec* c, unsigned char code)
 {
     switch (c->words[KVL__STAGE_META]) {
     case KVL__META_E4M3: return kvl__e4m3_to_f32(code);
-    case KVL__META_E4M3FN: return kvl__e4m3fn_to_f32(code);
+    case KVL__META_E4M3FN:
+    case KVL__META_E4M3FN_TENSOR: return kvl__e4m3fn_to_f32(code);
     case KVL__META_E8M0: return kvl__e8m0_to_f32(code);
-    case KVL__META_ONE: return 1.0f;
+    case KVL__META_ONE:
+    case KVL__META_TENSOR:
+    case KVL__META_HEAD: return 1.0f;
     default: return kvl__e5m3_to_f32(code);
     }
 }
@@ -266,9 +267,12 @@ KVL__FN int kvl__f32_to_scale(const kvl__codec* c, float x)
 {
     switch (c->words[KVL__STAGE_META]) {
     case KVL__META_E4M3: return kvl__f32_to_e4m3(x);
-    case KVL__META_E4M3FN: return kvl__f32_to_e4m3fn(x);
+    case KVL__META_E4M3FN:
+    case KVL__META_E4M3FN_TENSOR: return kvl__f32_to_e4m3fn(x);
     case KVL__META_E8M0: return kvl__f32_to_e8m0(x);
-    case KVL__META_ONE: return 0;
+    case KVL__META_ONE:
+    case KVL__META_TENSOR:
+    case KVL__META_HEAD: return 0;
     default: return kvl__f32_to_e5m3(x);
     }
 }

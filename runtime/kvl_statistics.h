@@ -66,6 +66,10 @@ static __attribute__((unused)) const kvl__statistic kvl__sums[KVL__NUM_SUMS] = {
     { "key_sum", 0 }, { "key_unrotated_sum", 0 }, { "query_sum", 0 }, { "value_sum", 1 },
 };
 
+static __attribute__((unused)) const kvl__statistic kvl__mosts[2] = {
+    { "key_most", 0 }, { "value_most", 1 },
+};
+
 // How many: rows of keys, of them in whole groups, query rows of one head; the sum of weights.
 enum { KVL__COUNT_ROWS, KVL__COUNT_GROUPED, KVL__COUNT_QUERIES, KVL__NUM_COUNTS };
 
@@ -86,6 +90,7 @@ typedef struct kvl__sample {           // the num items of the largest prioritie
 
 typedef struct kvl__head_statistics {
     double*     sums[KVL__NUM_SUMS];         // [dim]
+    double*     mosts[2];                    // [dim] greatest magnitudes
     double*     moments[KVL__NUM_MOMENTS];   // [dim, dim]
     double      weights[2];                  // of query_seen, query_output
     kvl__sample queries;                     // head_dim scaled numbers, then the log-sum-exp
@@ -98,6 +103,7 @@ typedef struct kvl__layer_statistics {
     double* turns;                     // [1 + dk / 2] see kvl_rope.h; NULL: not known
     int     has_turns;                 // turn moments are known
     int     has_output;                // output moments are known
+    int     lacks_mosts;               // 1: a file of an older library did not have them
     float*  factor;                    // [num_q_heads, dv / 16, dv, 16] F; NULL: not known
     double  counts[KVL__NUM_COUNTS];
     kvl__head_statistics* heads;       // [num_kv_heads]
@@ -173,6 +179,11 @@ KVL__FN int kvl__head_statistics_create(kvl_statistics* s, const kvl__layer_stat
         const size_t dim = (size_t)(kvl__sums[i].is_value ? l->dv : l->dk);
         h->sums[i] = (double*)kvl__list_alloc(s->ctx, &s->chunks, dim, sizeof(double));
         ok = h->sums[i] != NULL;
+    }
+    for (int i = 0; i < 2 && ok; ++i) {
+        const size_t dim = (size_t)(kvl__mosts[i].is_value ? l->dv : l->dk);
+        h->mosts[i] = (double*)kvl__list_alloc(s->ctx, &s->chunks, dim, sizeof(double));
+        ok = h->mosts[i] != NULL;
     }
     for (int i = 0; i < KVL__NUM_MOMENTS && ok; ++i) {
         const size_t dim = (size_t)(kvl__moments[i].is_value ? l->dv : l->dk);
@@ -826,6 +837,9 @@ KVL__FN void kvl__add_sums(kvl__add_job* job)
         const float* v = job->values + (job->first + r) * dv;
         for (int c = 0; c < dk; ++c) sums[KVL__SUM_KEY][c] += (double)k[c];
         for (int c = 0; c < dv; ++c) sums[KVL__SUM_VALUE][c] += (double)v[c];
+        double* const* most = job->head->mosts;
+        for (int c = 0; c < dk; ++c) most[0][c] = fmax(most[0][c], fabs((double)k[c]));
+        for (int c = 0; c < dv; ++c) most[1][c] = fmax(most[1][c], fabs((double)v[c]));
     }
     for (int64_t r = 0; r < job->group * job->num_rows; ++r)
         for (int c = 0; c < dk; ++c)
@@ -1089,10 +1103,15 @@ KVL__PUBLIC kvl_status kvl_statistics_merge(kvl_statistics* into, const kvl_stat
         const kvl__layer_statistics* b = &from->layers[layer];
         for (int i = 0; i < KVL__NUM_COUNTS; ++i) a->counts[i] += b->counts[i];
         a->has_turns = a->has_turns && b->has_turns;
+        a->lacks_mosts = a->lacks_mosts || b->lacks_mosts;
         for (int h = 0; h < a->num_kv_heads; ++h) {
             for (int i = 0; i < KVL__NUM_SUMS; ++i)
                 for (int c = 0; c < (kvl__sums[i].is_value ? a->dv : a->dk); ++c)
                     a->heads[h].sums[i][c] += b->heads[h].sums[i][c];
+            for (int i = 0; i < 2; ++i)
+                for (int c = 0; c < (kvl__mosts[i].is_value ? a->dv : a->dk); ++c)
+                    a->heads[h].mosts[i][c] = fmax(a->heads[h].mosts[i][c],
+                                                   b->heads[h].mosts[i][c]);
             for (int i = 0; i < KVL__NUM_MOMENTS; ++i) {
                 const int n = kvl__moments[i].is_value ? a->dv : a->dk;
                 if (i == KVL__MOMENT_OUTPUT) continue;         // of the model, not of rows
@@ -1129,6 +1148,12 @@ KVL__PUBLIC const double* kvl_statistics_get(const kvl_statistics* stats, int la
         if (i == KVL__SUM_KEY_UNROTATED && !l->turns) return NULL;
         count = kvl__sums[i].is_value ? l->dv : l->dk;
         found = h->sums[i];
+    }
+    for (int i = 0; i < 2; ++i) {
+        if (strcmp(name, kvl__mosts[i].name) != 0) continue;
+        if (l->lacks_mosts) return NULL;
+        count = kvl__mosts[i].is_value ? l->dv : l->dk;
+        found = h->mosts[i];
     }
     for (int i = 0; i < KVL__NUM_MOMENTS; ++i) {
         if (strcmp(name, kvl__moments[i].name) != 0) continue;

@@ -192,6 +192,7 @@ static const char* const names[] = {
     "key_unrotated_sum", "query_sum", "value_sum", "key_outer", "key_group_outer",
     "key_turn_outer", "turn_outer", "query_outer",
     "query_seen_outer", "query_output_outer", "value_outer", "attended_outer", "output_outer",
+    "key_most", "value_most",
 };
 enum { NUM_NAMES = sizeof names / sizeof names[0] };
 

@@ -211,8 +211,8 @@ static void check_attention(fixture* f, test_cache* c, kvl_seq seq, const char* 
     a.transformed = strstr(f->spec, "hadamard") != NULL || strstr(f->spec, "mean") != NULL ||
                     strstr(f->spec, "flagrot") != NULL || f->rope.base > 0 ||
                     strstr(f->spec, "kvquant") != NULL || strstr(f->spec, "sparse") != NULL ||
-                    strstr(f->spec, "qjl") != NULL || strstr(f->spec, "sketch") != NULL ||
-                    strstr(f->spec, "transform=") != NULL;
+                    strstr(f->spec, "-tensor") != NULL || strstr(f->spec, "qjl") != NULL ||
+                    strstr(f->spec, "sketch") != NULL || strstr(f->spec, "transform=") != NULL;
     a.rounds = c->rounds;
     test_attention_run(&a);
     for (int64_t i = 0; i < num_o; ++i) a.o[i] = (double)o[i];
@@ -284,7 +284,7 @@ static void check_fixtures(const test_target* target, size_t step)
     static const char pattern[] = KVLOOM_TEST_ROOT "/tests/fixtures/codec_*.kvf";
     glob_t found;
     const int failed = glob(pattern, 0, NULL, &found);
-    cr_assert(failed == 0 && found.gl_pathc == 101, "%s: %zu fixtures, expected 101", pattern,
+    cr_assert(failed == 0 && found.gl_pathc == 103, "%s: %zu fixtures, expected 103", pattern,
               failed ? (size_t)0 : found.gl_pathc);
     for (size_t i = 0; i < found.gl_pathc; i += step)
         if (has_kernels(found.gl_pathv[i], target)) check_fixture(found.gl_pathv[i], target);

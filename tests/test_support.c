@@ -288,7 +288,8 @@ static void make_table(const kvl__wanted_table* w, int head, test_lcg* lcg, int6
         make_transform(head, w->shape[0], strstr(w->name, "_query") != NULL, x);
         return;
     }
-    if (is_table(w, "log4_base") || is_table(w, "feedback_cost") || is_table(w, "static_half")) {
+    if (is_table(w, "log4_base") || is_table(w, "feedback_cost") || is_table(w, "static_half") ||
+        is_table(w, "tensor_scale") || is_table(w, "head_scale")) {
         for (int64_t i = 0; i < count; ++i) x[i] = (float)(128 + (test_bell(lcg) & 255)) / 256.0f;
         return;
     }

@@ -244,6 +244,7 @@ line("    int32_t     sides;                     // 1: for keys, 2: for values, 
 line("    int32_t     stores;                    // of a fit and a meta word: KVL__STORES_")
 line("    const kvl__book* books;                // [num_books] of a levels word")
 line("    int32_t     num_books;")
+line("    const char* base;                      // table that rows of a meta word are divided by")
 line("} kvl__word;\n")
 for _, stage in ipairs(stages) do
     line("static const kvl__word kvl__words_%s[] = {", stage.name)
@@ -253,12 +254,13 @@ for _, stage in ipairs(stages) do
         local tables = p.tables and tables_of(stage, one) or "0"
         local book = stage.name == "levels" and books[one.name] or { "0", 0 }
         line('    { "%s", "%s", %d, %d, %d, %s, %d, %d, %du, %d, %d, %d, %s, %d, %d, %d, %d, %d, '
-             .. '%s, %d },',
+             .. '%s, %d, %s },',
              one.name, one.text, p.number and (numbers[p.number] or 4) or 0, p.scale_bytes or 0,
              p.zero_bytes or 0, levels_of(p),
              p.min_bits or 0, p.signed and 1 or 0, mask, p.number_usual or 0, p.number_least or 0,
              p.number_most or 0, tables, #(p.tables or {}), p.free_sign and 1 or 0, p.copies or 0,
-             p.side == "k" and 1 or p.side == "v" and 2 or 3, stores(p), book[1], book[2])
+             p.side == "k" and 1 or p.side == "v" and 2 or 3, stores(p), book[1], book[2],
+             p.base and ('"%s"'):format(p.base) or "0")
     end
     line("};")
 end

@@ -1,6 +1,7 @@
 -- fp8 -- 8-bit floats (e4m3) with the scale 1: what engines do where no calibration gives a scale.
 --
--- meta=f16 stores a scale for each token and head, levels=e5m2 trades precision for range.
+-- fp8-tensor has calibrated ones; meta=f16 stores a scale for each token and head, levels=e5m2
+-- trades precision for range.
 
 return {
     name = "fp8", text = "8-bit floats, e4m3, scale 1",

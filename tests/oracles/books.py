@@ -111,7 +111,7 @@ E4M3FN = float_magnitudes("e4m3")
 
 def store_scale(wanted, meta, nearest_scale, tables, to_f16):
     wanted = F32(wanted)
-    if meta == "one":
+    if meta in ("one", "tensor", "head"):
         return F32(1)
     if meta == "e8m0":
         if wanted == 0:
@@ -121,7 +121,7 @@ def store_scale(wanted, meta, nearest_scale, tables, to_f16):
     if meta == "f16":
         h = F32(to_f16(wanted))
         return F32(2.0**-24) if wanted > 0 and h == 0 else h
-    table = E4M3FN if meta == "e4m3fn" else tables[meta]
+    table = E4M3FN if meta.startswith("e4m3fn") else tables[meta]
     return F32(table[nearest_scale(wanted, table)])
 
 

@@ -470,7 +470,7 @@ def encode_codes(rows, side, head):
         x = hadamard(x, side["transform"])
     if side["choose"] == "fixed":
         x = chosen.to_fixed(x)
-    if side["meta"] == "log4":
+    if "base" in side["tables"]:
         x = x / side["tables"]["base"][head]
     if side["meta"] == "static":
         x = x / side["tables"]["half"][head]
@@ -553,7 +553,7 @@ def decode_codes(encoded, side, head):
         x = scales * codes + offsets
     if side["levels"] == "kmeans":
         x = side["tables"]["book"][head].astype(F64)[codes]
-    if side["meta"] == "log4":
+    if "base" in side["tables"]:
         x = x * side["tables"]["base"][head].astype(F64)
     if side["meta"] == "static":
         x = x * side["tables"]["half"][head].astype(F64)
@@ -597,6 +597,8 @@ PLAIN = {
     "mxfp4": (4, 32, "per_token", "shared", "e2m1", "e8m0"),
     "mxfp8": (8, 32, "per_token", "shared", "e4m3", "e8m0"),
     "nvfp4": (4, 16, "per_token", "amax", "e2m1", "e4m3fn"),
+    "fp8-tensor": (8, 0, "per_token", "amax", "e4m3", "tensor"),
+    "nvfp4-tensor": (4, 16, "per_token", "amax", "e2m1", "e4m3fn_tensor"),
 }
 
 

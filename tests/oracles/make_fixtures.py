@@ -110,6 +110,8 @@ CASES = [
     ("iq4_nl_had", "iq4_nl:transform=hadamard,vg16,",        3, 1,  64,  80, 32, 1, 0.0, 0),
     ("kv_int",     "kv-int8/kv-int4:",                       2, 1,  80, 128, 32, 1, 0.0, 0),
     ("fp8",        "fp8:v.levels=e5m2,v.meta=f16,",          3, 1, 256,  64, 32, 1, 0.0, 0),
+    ("fp8_scaled", "fp8-tensor:v.meta=head,v.levels=e5m2,",  4, 2,  64,  80, 32, 1, 0.0, 0),
+    ("nvfp4_two",  "nvfp4-tensor:",                          3, 1,  96,  64, 32, 1, 0.0, 0),
     ("mxfp4",      "mxfp4:v.transform=hadamard,",            3, 1,  64, 128, 32, 1, 0.0, 0),
     ("mxfp8",      "mxfp8:v6,v.levels=e2m3,",                2, 1,  96,  64, 32, 1, 0.0, 0),
     ("mx_more",    "mxfp8:k.levels=e5m2,v6,v.levels=e3m2,kg16,v.axis=per_channel,",
@@ -278,8 +280,10 @@ def add_feedback(side, letter, heads, dim):
 
 
 def add_tables(side, letter, heads, dim):
-    if side["meta"] == "log4":
-        bell = (make_table(letter, "log4_base", heads, [dim]) * 4096).astype(np.int64)
+    base = {"log4": "log4_base", "tensor": "tensor_scale", "head": "head_scale",
+            "e4m3fn_tensor": "tensor_scale"}.get(side["meta"])
+    if base:
+        bell = (make_table(letter, base, heads, [dim]) * 4096).astype(np.int64)
         side["tables"]["base"] = ((128 + (bell & 255)) / 256).astype(np.float32)
     if side["meta"] == "static":
         bell = (make_table(letter, "static_half", heads, [dim]) * 4096).astype(np.int64)
