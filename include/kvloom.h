@@ -1150,6 +1150,7 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_device_memory.h"
 #include "kvl_store.h"
 #include "kvl_prefix.h"
+#include "kvl_settle.h"
 #include "kvl_ops.h"
 #include "kvl_rope.h"
 #include "kvl_tiles.h"

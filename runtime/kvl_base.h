@@ -229,22 +229,38 @@ KVL__FN uint16_t kvl__f32_to_bf16(float x)
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 
-// Finite in, finite out: the nearest finite value of the type.  Without branches, so that a loop
-// over a row becomes vectors.
+// Finite in, finite out: the nearest finite value of the type.  Without branches, and with signs in
+// comparisons, as the oldest vectors have them: a loop over a row becomes vectors.
 KVL__FN uint16_t kvl__f32_to_f16_finite(float x)
 {
-    const uint32_t u = kvl__bits_of(x), a = u & 0x7fffffffu;
-    const uint32_t top = a < 0x477fe000u ? a : 0x477fe000u;            // 65504
-    const uint32_t normal = (top + 0xfffu + (top >> 13 & 1u) - 0x38000000u) >> 13;
-    const uint32_t tiny = kvl__bits_of(kvl__float_of(top) + 0.5f) - 0x3f000000u;   // units of 2^-24
-    return (uint16_t)((u >> 16 & 0x8000u) | (top < 0x38800000u ? tiny : normal));
+    const uint32_t u = kvl__bits_of(x);
+    const int32_t a = (int32_t)(u & 0x7fffffffu);
+    const int32_t top = a < 0x477fe000 ? a : 0x477fe000;               // 65504
+    const int32_t normal = (top + 0xfff + (top >> 13 & 1) - 0x38000000) >> 13;
+    const int32_t tiny =
+        (int32_t)kvl__bits_of(kvl__float_of((uint32_t)top) + 0.5f) - 0x3f000000;   // of 2^-24
+    const int32_t is_tiny = -(int32_t)(top < 0x38800000);
+    return (uint16_t)((u >> 16 & 0x8000u) | (uint32_t)(normal ^ ((normal ^ tiny) & is_tiny)));
 }
 
 KVL__FN uint16_t kvl__f32_to_bf16_finite(float x)
 {
-    const uint32_t u = kvl__bits_of(x), a = u & 0x7fffffffu;
-    const uint32_t top = a < 0x7f7f0000u ? a : 0x7f7f0000u;
-    return (uint16_t)((u >> 16 & 0x8000u) | (top + 0x7fffu + (top >> 16 & 1u)) >> 16);
+    const uint32_t u = kvl__bits_of(x);
+    const int32_t a = (int32_t)(u & 0x7fffffffu);
+    const int32_t top = a < 0x7f7f0000 ? a : 0x7f7f0000;
+    return (uint16_t)((u >> 16 & 0x8000u) | (uint32_t)((top + 0x7fff + (top >> 16 & 1)) >> 16));
+}
+
+// num floats, a multiple of 16, as 16 bits.  By sixteens: loops of a known length become vectors
+// without being asked to.
+KVL__FN void kvl__f32_to_rows(const unsigned char* from, int64_t num, int bf16, uint16_t* to)
+{
+    for (int64_t at = 0; at < num; at += 16) {
+        float x[16];
+        memcpy(x, from + 4 * at, sizeof x);
+        if (bf16) for (int i = 0; i < 16; ++i) to[at + i] = kvl__f32_to_bf16_finite(x[i]);
+        else for (int i = 0; i < 16; ++i) to[at + i] = kvl__f32_to_f16_finite(x[i]);
+    }
 }
 
 KVL__FN int64_t kvl__min_i64(int64_t a, int64_t b) { return a < b ? a : b; }

@@ -6,7 +6,7 @@
 #ifndef KVL_OPS_H
 #define KVL_OPS_H
 
-#include "kvl_prefix.h"
+#include "kvl_settle.h"
 #include "kvl_shift.h"
 #include "kvl_sketch.h"
 #include "kvl_turn.h"
@@ -381,8 +381,8 @@ KVL__FN kvl_status kvl__check_cache(const kvl_cache* cache)
     return cache ? kvl__check_context(cache->ctx) : KVL_BAD_ARGUMENT;
 }
 
-// Every call on a cache begins with this.  Debug builds also see a second thread in it.
-#ifdef KVLOOM_DEBUG
+// Every call on a cache begins with this, and what belongs to its end follows by itself.  Debug
+// builds also see a second thread in it.
 typedef struct kvl__use {
     kvl_cache* cache;              // NULL: nothing to give back
     kvl_status status;
@@ -391,17 +391,19 @@ typedef struct kvl__use {
 KVL__FN kvl__use kvl__use_begin(const kvl_cache* cache)
 {
     kvl__use use;
-    uintptr_t self = (uintptr_t)pthread_self(), found = 0;
     use.cache = NULL;
     use.status = kvl__check_cache(cache);
     if (use.status != KVL_OK) return use;
     kvl_cache* used = (kvl_cache*)(uintptr_t)cache;
+#ifdef KVLOOM_DEBUG
+    uintptr_t self = (uintptr_t)pthread_self(), found = 0;
     if (!__atomic_compare_exchange_n(&used->user, &found, self, 0, __ATOMIC_ACQUIRE,
                                      __ATOMIC_RELAXED) && found != self) {
         use.status = kvl__fail(cache->ctx, KVL_BAD_ARGUMENT, "cache: two threads are in calls on "
                                "it at once; a cache is used by one at a time");
         return use;
     }
+#endif
     ++used->user_depth;
     use.cache = used;
     return use;
@@ -409,16 +411,16 @@ KVL__FN kvl__use kvl__use_begin(const kvl_cache* cache)
 
 KVL__FN void kvl__use_end(kvl__use* use)
 {
-    if (use->cache && --use->cache->user_depth == 0)
-        __atomic_store_n(&use->cache->user, 0, __ATOMIC_RELEASE);
+    if (!use->cache || --use->cache->user_depth > 0) return;
+    kvl__settle(use->cache);
+#ifdef KVLOOM_DEBUG
+    __atomic_store_n(&use->cache->user, 0, __ATOMIC_RELEASE);
+#endif
 }
 
 #define KVL__USE_CACHE(cache) \
     kvl__use kvl__used __attribute__((cleanup(kvl__use_end))) = kvl__use_begin(cache); \
     KVL__TRY(kvl__used.status)
-#else
-#define KVL__USE_CACHE(cache) KVL__TRY(kvl__check_cache(cache))
-#endif
 
 // Gives a sequence its handle; there is a slot for it.
 KVL__FN kvl_seq kvl__seq_enter(kvl_cache* cache, kvl__seq* seq)
@@ -599,26 +601,29 @@ struct kvl__append_job {
     int              replay;               // nothing is launched
 };
 
-// The greatest magnitude of a row as bits, which order as magnitudes do: a loop without branches.
+// The greatest magnitude of a row as bits, which order as magnitudes do: of sixteen channels each,
+// in loops of a known length and without branches.
 KVL__FN uint32_t kvl__row_most(const unsigned char* row, kvl_type type, int dim)
 {
-    uint32_t most = 0;
-    if (type == KVL_F32) {
-        for (int i = 0; i < dim; ++i) {
-            uint32_t u;
-            memcpy(&u, row + 4 * i, 4);
-            u &= 0x7fffffffu;
-            most = u > most ? u : most;
-        }
-        return most;
+    int32_t most = 0, mosts[16] = { 0 };
+    int16_t narrow[16] = { 0 };
+    for (int at = 0; at < dim && type == KVL_F32; at += 16) {
+        int32_t u[16];
+        memcpy(u, row + 4 * at, sizeof u);
+        for (int i = 0; i < 16; ++i) u[i] &= 0x7fffffff;
+        for (int i = 0; i < 16; ++i) mosts[i] = u[i] > mosts[i] ? u[i] : mosts[i];
     }
-    for (int i = 0; i < dim; ++i) {
-        uint16_t h;
-        memcpy(&h, row + 2 * i, 2);
-        h &= 0x7fffu;
-        most = h > most ? h : most;
+    for (int at = 0; at < dim && type != KVL_F32; at += 16) {
+        int16_t h[16];
+        memcpy(h, row + 2 * at, sizeof h);
+        for (int i = 0; i < 16; ++i) h[i] = (int16_t)(h[i] & 0x7fff);
+        for (int i = 0; i < 16; ++i) narrow[i] = h[i] > narrow[i] ? h[i] : narrow[i];
     }
-    return most;
+    for (int i = 0; i < 16; ++i) {
+        most = mosts[i] > most ? mosts[i] : most;
+        most = narrow[i] > most ? narrow[i] : most;
+    }
+    return (uint32_t)most;
 }
 
 // The first channel of a row that is not finite, or -1; notes values beyond the window's range.
@@ -690,12 +695,8 @@ KVL__FN void kvl__store_window_row(const kvl__codec* c, const kvl__view* v, int6
         memcpy(to, from, 2 * (size_t)c->head_dim);
         return;
     }
-    if (v->type == KVL_F32 && !c->rows) {
-        for (int i = 0; i < c->head_dim; ++i) {
-            float x;
-            memcpy(&x, from + 4 * i, 4);
-            to[i] = kvl__f32_to_f16_finite(x);
-        }
+    if (v->type == KVL_F32) {
+        kvl__f32_to_rows(from, c->head_dim, c->rows, to);
         return;
     }
     for (int i = 0; i < c->head_dim; ++i) {
@@ -1623,8 +1624,31 @@ KVL__FN void kvl__restore_rows(const kvl__layer* l, const kvl__seq_layer* s, int
     memset(&a, 0, sizeof a);
     a.rows = x;
     kvl__decode_side(l, s, side, head, row, num, &a);
-    for (int i = 0; i < num * c->head_dim; ++i)
-        to[i] = c->rows ? kvl__f32_to_bf16_finite(x[i]) : kvl__f32_to_f16_finite(x[i]);
+    kvl__f32_to_rows((const unsigned char*)x, num * c->head_dim, c->rows, to);
+}
+
+// Rows of the pages that become a tail's first ones.
+typedef struct kvl__restored_tail {
+    const kvl__layer*     l;
+    const kvl__seq_layer* s;
+    int64_t               row, num;
+} kvl__restored_tail;
+
+// Item: one head.
+KVL__FN void kvl__restore_tail_item(void* arg, int64_t item, int thread)
+{
+    const kvl__restored_tail* t = (const kvl__restored_tail*)arg;
+    const kvl__layer* l = t->l;
+    const kvl__windows w = kvl__windows_of(l, t->s, (int)item);
+    (void)thread;
+    for (int side = 0; side < l->config.num_stored; ++side)
+        for (int64_t done = 0, some; done < t->num; done += some) {
+            const int64_t in_page = (t->row + done) % l->config.page_size;
+            some = kvl__min_i64(KVL__DECODE_ROWS, l->config.page_size - in_page);
+            some = kvl__min_i64(some, t->num - done);
+            kvl__restore_rows(l, t->s, side, (int)item, t->row + done, (int)some,
+                              w.tail[side] + done * l->config.side[side].head_dim);
+        }
 }
 
 // The rows [row, row + num) of the pages, of one group along tokens, become the tail's first ones.
@@ -1635,17 +1659,12 @@ KVL__FN void kvl__restore_tail(kvl_cache* cache, const kvl__layer* l, const kvl_
         kvl__device_restore_tail(cache, l, s, row, num);
         return;
     }
-    for (int head = 0; head < l->config.num_kv_heads; ++head) {
-        const kvl__windows w = kvl__windows_of(l, s, head);
-        for (int side = 0; side < l->config.num_stored; ++side)
-            for (int64_t done = 0, some; done < num; done += some) {
-                const int64_t in_page = (row + done) % l->config.page_size;
-                some = kvl__min_i64(KVL__DECODE_ROWS, l->config.page_size - in_page);
-                some = kvl__min_i64(some, num - done);
-                kvl__restore_rows(l, s, side, head, row + done, (int)some,
-                                  w.tail[side] + done * l->config.side[side].head_dim);
-            }
-    }
+    kvl__restored_tail tail = { l, s, row, num };
+    const int heads = l->config.num_kv_heads;
+    if (num * heads < 64)                                   // less work than waking a thread
+        for (int head = 0; head < heads; ++head) kvl__restore_tail_item(&tail, head, 0);
+    else
+        kvl__parallel(cache->ctx, heads, kvl__restore_tail_item, &tail);
 }
 
 // Item: one row and head.

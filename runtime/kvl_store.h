@@ -46,9 +46,13 @@ typedef struct kvl__uses {
     uint32_t remembered;           // of refs: those of remembered prompts, see kvl_prefix.h
 } kvl__uses;
 
+// The counts of KVL__USES pages; debug builds have small lists, so that tests meet many.
+#ifdef KVLOOM_DEBUG
+enum { KVL__USES = 4 };
+#else
 enum { KVL__USES = 256 };
+#endif
 
-// The counts of KVL__USES pages.
 typedef struct kvl__uses_list {
     struct kvl__uses_list *next, *prev;    // of the layer's that have room
     int32_t   num, free;           // taken places; the first free one, whose refs are the next
@@ -109,6 +113,7 @@ typedef struct kvl__layer {
     kvl__device_kernels  kernels;
     kvl__page*           spare;               // pages that kvl_prepare made, out of use
     kvl__uses_list*      uses;                // with room
+    int64_t              num_uses, num_uses_lists;     // pages, and all lists of their counts
     void*                pool;                // as allocated, where page tables are the engine's:
     uint64_t             pool_bytes;          // num_pages pages with their headers, after
     uint64_t             pool_uses_bytes;     // their uses
@@ -194,7 +199,8 @@ struct kvl_cache {
     unsigned char* thread_scratch;      // [threads, thread_bytes]
     int64_t      part_floats, thread_bytes, q_floats, acc_floats;
     uintptr_t    user;                  // of KVLOOM_DEBUG: the thread that is in a call; 0: none
-    int          user_depth;
+    int          user_depth;            // calls on the cache that are within each other
+    int          is_loose;              // kvl_settle.h has work
     uint64_t     bytes, peak_bytes, page_bytes, window_bytes;
 };
 
@@ -286,28 +292,41 @@ KVL__FN kvl__page* kvl__page_of(unsigned char* contents)
     return (kvl__page*)(void*)(contents - KVL__PAGE_HEADER);
 }
 
-// Takes a place for the uses of a page: the first one of the list that has been free last.
-// Returns whether there is memory.
-KVL__FN int kvl__uses_take(kvl_cache* cache, const kvl__layer* l, kvl__page* page)
+// Takes a place for the uses of a page, and says in which list: the first one of the list that has
+// been free last.  NULL: there is no memory.
+KVL__FN kvl__uses* kvl__uses_take(kvl_cache* cache, kvl__layer* l, kvl__uses_list** in)
 {
-    kvl__layer* owner = &cache->layers[l - cache->layers];
-    kvl__uses_list* list = owner->uses;
+    kvl__uses_list* list = l->uses;
     if (!list) {
         list = (kvl__uses_list*)kvl__cache_take(cache, sizeof *list);
-        if (!list) return 0;
+        if (!list) return NULL;
         memset(list, 0, sizeof *list);
         for (uint32_t i = 0; i < KVL__USES; ++i) list->of[i].refs = i + 1;
-        owner->uses = list;
+        l->uses = list;
+        ++l->num_uses_lists;
     }
-    page->list = list;
-    page->uses = &list->of[list->free];
-    list->free = (int32_t)page->uses->refs;
-    page->uses->refs = page->uses->remembered = 0;
-    if (++list->num < KVL__USES) return 1;
-    owner->uses = list->next;
+    kvl__uses* uses = &list->of[list->free];
+    list->free = (int32_t)uses->refs;
+    uses->refs = uses->remembered = 0;
+    *in = list;
+    ++l->num_uses;
+    if (++list->num < KVL__USES) return uses;
+    l->uses = list->next;
     if (list->next) list->next->prev = NULL;
     list->next = NULL;
-    return 1;
+    return uses;
+}
+
+KVL__FN int kvl__page_count(kvl_cache* cache, const kvl__layer* l, kvl__page* page)
+{
+    page->uses = kvl__uses_take(cache, &cache->layers[l - cache->layers], &page->list);
+    return page->uses != NULL;
+}
+
+// Whether a layer has more lists than its pages need.
+KVL__FN int kvl__uses_fit_fewer(const kvl__layer* l)
+{
+    return l->num_uses <= (l->num_uses_lists - 1) * KVL__USES;
 }
 
 KVL__FN void kvl__uses_give(kvl_cache* cache, const kvl__layer* l, kvl__page* page)
@@ -321,10 +340,14 @@ KVL__FN void kvl__uses_give(kvl_cache* cache, const kvl__layer* l, kvl__page* pa
         if (list->next) list->next->prev = list;
         owner->uses = list;
     }
-    if (list->num > 0) return;
-    if (list->next) list->next->prev = list->prev;
-    *(list->prev ? &list->prev->next : &owner->uses) = list->next;
-    kvl__cache_release(cache, list, sizeof *list);
+    --owner->num_uses;
+    if (list->num == 0) {
+        if (list->next) list->next->prev = list->prev;
+        *(list->prev ? &list->prev->next : &owner->uses) = list->next;
+        --owner->num_uses_lists;
+        kvl__cache_release(cache, list, sizeof *list);
+    }
+    if (kvl__uses_fit_fewer(owner)) cache->is_loose = 1;
 }
 
 // A page's header, with memory of the device.
@@ -336,7 +359,7 @@ KVL__FN kvl__page* kvl__device_page_make(kvl_cache* cache, const kvl__layer* l)
     kvl__page* page = (kvl__page*)(((uintptr_t)memory + 63) & ~(uintptr_t)63);
     memset(page, 0, sizeof *page);
     page->memory = memory;
-    if (kvl__uses_take(cache, l, page)) {
+    if (kvl__page_count(cache, l, page)) {
         page->device = kvl__cache_take_device(cache, l->page_bytes);
         if (page->device) return page;
         kvl__uses_give(cache, l, page);
@@ -391,7 +414,7 @@ KVL__FN unsigned char* kvl__page_create(kvl_cache* cache, const kvl__layer* l, u
     kvl__page* page = (kvl__page*)(at - KVL__PAGE_HEADER);
     memset(page, 0, sizeof *page);
     page->memory = memory;
-    if (!kvl__uses_take(cache, l, page)) {
+    if (!kvl__page_count(cache, l, page)) {
         kvl__cache_release(cache, memory, kvl__page_alloc_bytes(l));
         return NULL;
     }
@@ -985,6 +1008,8 @@ KVL__FN void kvl__pages_keep(kvl_cache* cache, const kvl__layer* l, kvl__seq_lay
     if (s->table) {
         s->table->first = r.first;
         s->table->num = r.end - r.first;
+        if (l->release_slack && kvl__table_entries(s->table->num) < s->table->entries)
+            cache->is_loose = 1;
     }
     if (s->copied) {
         kvl__page_release(cache, l, kvl__table_pages(s->table)[r.written - r.first]);

@@ -1617,35 +1617,80 @@ static void k_encode_rows(const kvl__encode_args* a)
 #line 1 "templates/host/decode_rows.c"
 // decode_rows.c -- rows of a page as floats in the original basis, as codes, and their scales.
 
+#line 5 "templates/host/decode_rows.c"
+// The codes of 16 channels, from channel16 * 16 on, of a row.
+INLINE void k_get_codes(const unsigned char* page, int row, int channel16, uint32_t* q)
+{
+#line 9 "templates/host/decode_rows.c"
+    const unsigned char* cell = k_cell(page, row / 16, channel16);
+    const int lane = row % 16;
+#line 15 "templates/host/decode_rows.c"
+    for (int n = 0; n < 16; ++n) q[n] = 0;
+#line 17 "templates/host/decode_rows.c"
+    {
+        enum { width = 2, each = 16 / width, mask = (1 << width) - 1 };
+#line 20 "templates/host/decode_rows.c"
+        uint32_t words[16], bit[16];
+#line 30 "templates/host/decode_rows.c"
+        const u32_at* from = (const u32_at*)(cell + 0) + lane;
+        for (int n = 0; n < 16; ++n) words[n] = from[n / 2 / each * 16];
+        for (int n = 0; n < 16; ++n) bit[n] = (uint32_t)(n % 2 * 16 + n / 2 % each * width);
+#line 38 "templates/host/decode_rows.c"
+        for (int n = 0; n < 16; ++n) q[n] |= (words[n] >> bit[n] & mask) << 0;
+    }
+#line 41 "templates/host/decode_rows.c"
+}
+
+// A row in the codec's basis: to the bit what read_value gives.
+static void k_read_row(const unsigned char* page, int row, float* x)
+{
+    for (int at = 0; at < k_dim; at += 16, x += 16) {
+        uint32_t q[16];
+        k_get_codes(page, row, at / 16, q);
+        const int group = k_group(at, row);
+#line 54 "templates/host/decode_rows.c"
+        for (int n = 0; n < 16; n += lanes) {
+#line 56 "templates/host/decode_rows.c"
+            const vf scale = k_load_scale(page, group + n);
+            const vf offset = k_load_offset(page, group + n, scale);
+#line 59 "templates/host/decode_rows.c"
+            const vu code = load_u32((const unsigned char*)(q + n));
+            store(x + n, scale * to_float(code) + offset);
+        }
+    }
+}
+
+#line 66 "templates/host/decode_rows.c"
 static void k_decode_rows(const kvl__decode_args* a)
 {
     for (int32_t r = 0; r < a->num_rows; ++r) {
         const int row = a->first_row + r;
         if (a->rows) {
             float* x = a->rows + r * (int64_t)k_dim;
-            for (int i = 0; i < k_dim; ++i) x[i] = k_read_value(a->page, row, i);
-#line 22 "templates/host/decode_rows.c"
+#line 73 "templates/host/decode_rows.c"
+            k_read_row(a->page, row, x);
+#line 89 "templates/host/decode_rows.c"
             k_transform(x, a->tables);
-#line 34 "templates/host/decode_rows.c"
+#line 101 "templates/host/decode_rows.c"
         }
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)k_dim;
             for (int i = 0; i < k_dim; ++i) q[i] = (uint16_t)k_get_code(a->page, row, i);
         }
     }
-#line 51 "templates/host/decode_rows.c"
+#line 118 "templates/host/decode_rows.c"
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;
-#line 57 "templates/host/decode_rows.c"
+#line 124 "templates/host/decode_rows.c"
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; row += k_group_size) {
         for (int i = 0; i < k_dim; ++i, ++at) {
-#line 60 "templates/host/decode_rows.c"
+#line 127 "templates/host/decode_rows.c"
             const int group = k_group(i, row);
             a->scales[at] = k_read_scale(a->page, group);
             a->offsets[at] = k_read_offset(a->page, group, a->scales[at]);
         }
     }
-#line 66 "templates/host/decode_rows.c"
+#line 133 "templates/host/decode_rows.c"
 }
 
 #line 42 "templates/host/program.c"
@@ -2529,35 +2574,80 @@ static void v_encode_rows(const kvl__encode_args* a)
 #line 1 "templates/host/decode_rows.c"
 // decode_rows.c -- rows of a page as floats in the original basis, as codes, and their scales.
 
+#line 5 "templates/host/decode_rows.c"
+// The codes of 16 channels, from channel16 * 16 on, of a row.
+INLINE void v_get_codes(const unsigned char* page, int row, int channel16, uint32_t* q)
+{
+#line 12 "templates/host/decode_rows.c"
+    const unsigned char* cell = v_cell(page, channel16, row / 16);
+    const int i = row % 16;
+#line 15 "templates/host/decode_rows.c"
+    for (int n = 0; n < 16; ++n) q[n] = 0;
+#line 17 "templates/host/decode_rows.c"
+    {
+        enum { width = 2, each = 16 / width, mask = (1 << width) - 1 };
+#line 20 "templates/host/decode_rows.c"
+        uint32_t words[16], bit[16];
+#line 34 "templates/host/decode_rows.c"
+        const u32_at* from = (const u32_at*)(cell + 0) + i / 2 / each * 16;
+        for (int n = 0; n < 16; ++n) words[n] = from[n];
+        for (int n = 0; n < 16; ++n) bit[n] = (uint32_t)(i % 2 * 16 + i / 2 % each * width);
+#line 38 "templates/host/decode_rows.c"
+        for (int n = 0; n < 16; ++n) q[n] |= (words[n] >> bit[n] & mask) << 0;
+    }
+#line 41 "templates/host/decode_rows.c"
+}
+
+// A row in the codec's basis: to the bit what read_value gives.
+static void v_read_row(const unsigned char* page, int row, float* x)
+{
+    for (int at = 0; at < v_dim; at += 16, x += 16) {
+        uint32_t q[16];
+        v_get_codes(page, row, at / 16, q);
+        const int group = v_group(row, at);
+#line 51 "templates/host/decode_rows.c"
+        const float one = v_read_scale(page, group);
+        const vf scale = repeat(one), offset = repeat(v_read_offset(page, group, one));
+#line 54 "templates/host/decode_rows.c"
+        for (int n = 0; n < 16; n += lanes) {
+#line 59 "templates/host/decode_rows.c"
+            const vu code = load_u32((const unsigned char*)(q + n));
+            store(x + n, scale * to_float(code) + offset);
+        }
+    }
+}
+
+#line 66 "templates/host/decode_rows.c"
 static void v_decode_rows(const kvl__decode_args* a)
 {
     for (int32_t r = 0; r < a->num_rows; ++r) {
         const int row = a->first_row + r;
         if (a->rows) {
             float* x = a->rows + r * (int64_t)v_dim;
-            for (int i = 0; i < v_dim; ++i) x[i] = v_read_value(a->page, row, i);
-#line 22 "templates/host/decode_rows.c"
+#line 73 "templates/host/decode_rows.c"
+            v_read_row(a->page, row, x);
+#line 89 "templates/host/decode_rows.c"
             v_transform(x, a->tables);
-#line 34 "templates/host/decode_rows.c"
+#line 101 "templates/host/decode_rows.c"
         }
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)v_dim;
             for (int i = 0; i < v_dim; ++i) q[i] = (uint16_t)v_get_code(a->page, row, i);
         }
     }
-#line 51 "templates/host/decode_rows.c"
+#line 118 "templates/host/decode_rows.c"
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;
-#line 54 "templates/host/decode_rows.c"
+#line 121 "templates/host/decode_rows.c"
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; ++row) {
         for (int i = 0; i < v_dim; i += v_group_size, ++at) {
-#line 60 "templates/host/decode_rows.c"
+#line 127 "templates/host/decode_rows.c"
             const int group = v_group(row, i);
             a->scales[at] = v_read_scale(a->page, group);
             a->offsets[at] = v_read_offset(a->page, group, a->scales[at]);
         }
     }
-#line 66 "templates/host/decode_rows.c"
+#line 133 "templates/host/decode_rows.c"
 }
 
 #line 42 "templates/host/program.c"
