@@ -313,6 +313,9 @@ Test(bases, poor_statistics_are_damped)
             derive.derivations = list;
             test_ok(ctx, kvl_calibration_derive(calibration, &derive), spec);
             check_pairs(calibration, bases[i], cases[number]);
+            cr_expect(learn.num_notes > 0 && (strstr(learn.notes[0], "has rank") ||
+                      strstr(learn.notes[0], "is zero")), "%s, %s: not said: %s", cases[number],
+                      bases[i], learn.notes[0]);
             // Keys less the mean of their group are zeros, which counts as nothing known.
             if (number == 1 && strcmp(bases[i], "whiten") == 0)
                 cr_expect(learn.num_notes > 0 && strstr(learn.notes[0], "moment is zero"), "%s",

@@ -9,7 +9,10 @@
 # KVLOOM_ACCURACY_PARTS names what is measured, by default all: presets; bare (the same without
 # windows); bits (2, 3 and 4, with metadata of 8 and 16 bits); and with a calibration rounding
 # (fits and rounding), rotation and affine (learned matrices), choices (of rotations, beside none),
-# scores (of a choice) and queries (how many).
+# scores (of a choice), queries (how many) and transforms (changes of basis at 2, 3 and 4 bits, two
+# groups and two windows: KVLOOM_ACCURACY_TRANSFORM_WINDOWS (4) of KVLOOM_ACCURACY_TRANSFORM_CONTEXT
+# (1024) tokens, KVLOOM_ACCURACY_TRANSFORM_BITS ("2 3 4"); and errors of attention modules, which
+# take longer: KVLOOM_ACCURACY_MODULE_WINDOWS (1), 0 for none).
 # KVLOOM_ACCURACY_PRESETS names the caches of the first two, by default every codec that there is.
 # KVLOOM_ACCURACY_WINDOWS (16), KVLOOM_ACCURACY_CONTEXT (2048) and KVLOOM_ACCURACY_SKIP (256) set
 # the size.  Finished windows are kept in build/accuracy.jsonl (KVLOOM_ACCURACY_RESUME): a run that
@@ -20,7 +23,7 @@ set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 case ${1:-} in
---help | -h) sed -n '2,19s/^# \{0,1\}//p' "$0"; exit 0 ;;
+--help | -h) sed -n '2,23s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
 if [ $# -lt 2 ] || [ $# -gt 4 ]; then
     echo "usage: accuracy.sh MODEL.gguf TEXT [OUT [CALIBRATION_TEXT]]" >&2
@@ -39,6 +42,7 @@ windows=${KVLOOM_ACCURACY_WINDOWS:-16}
 context=${KVLOOM_ACCURACY_CONTEXT:-2048}
 skip=${KVLOOM_ACCURACY_SKIP:-256}
 all_parts='presets bare bits rounding rotation affine choices scores queries'
+all_parts="$all_parts transforms"
 parts=${KVLOOM_ACCURACY_PARTS:-$all_parts}
 for part in $parts; do
     case " $all_parts " in
@@ -48,6 +52,14 @@ for part in $parts; do
 done
 size="KVLOOM_ACCURACY_WINDOWS=$windows KVLOOM_ACCURACY_CONTEXT=$context"
 size="$size KVLOOM_ACCURACY_SKIP=$skip"
+transform_windows=${KVLOOM_ACCURACY_TRANSFORM_WINDOWS:-4}
+transform_context=${KVLOOM_ACCURACY_TRANSFORM_CONTEXT:-1024}
+transform_skip=384                        # 64 + 256 rows are in 16 bits
+if [ "$transform_skip" -ge "$transform_context" ]; then
+    transform_skip=$((transform_context / 4))
+fi
+module_windows=${KVLOOM_ACCURACY_MODULE_WINDOWS:-1}
+transform_bits=${KVLOOM_ACCURACY_TRANSFORM_BITS:-2 3 4}
 resume=${KVLOOM_ACCURACY_RESUME:-$root/build/accuracy.jsonl}
 mkdir -p "$(dirname "$resume")"
 work=$(mktemp -d "${TMPDIR:-/tmp}/kvloom-accuracy.XXXXXX")
@@ -60,6 +72,14 @@ sizes='loom:2.125 loom:2.25 loom:2.5 loom:3.25 loom:4.25'
 
 # codecs NEED: the codecs that need a calibration, or nothing.
 codecs() (cd "$root" && lua5.4 tools/codec_page.lua --list "$1")
+
+# spec CACHE ADDED: both in one spec.
+spec() {
+    case $1 in
+    *:*) echo "$1,$2" ;;
+    *) echo "$1:$2" ;;
+    esac
+}
 
 # presets: those that are measured.
 presets() {
@@ -107,20 +127,24 @@ caches_of() {
     queries) for count in 16 32 64 128 256; do
         echo "flagrot-kivi:k2,v2,k.score=attention$count"
     done ;;
+    transforms)
+        for bits in $transform_bits; do
+            for codec in kivi:g64 kivi:g32 flagrot-kivi quarot quarot:g32 quest quest:g32 \
+                oscar oscar:g32 oscar_v1 wush wush:g32 wush:fit=minmax wush_a wush_a:g32; do
+                spec "$codec" "k$bits,v$bits"
+            done
+        done
+        ;;
+    transforms-rotation-*) spec spinquant "k${1##*-},v${1##*-}"
+        spec spinquant:g32 "k${1##*-},v${1##*-}" ;;
+    transforms-affine-*) spec flatquant "k${1##*-},v${1##*-}"
+        spec flatquant:g32 "k${1##*-},v${1##*-}" ;;
     esac
 }
 
 # options_of PART: what its run of kvloom-eval prints besides the table.
 options_of() {
     case $1 in choices | scores | queries) echo --choices ;; esac
-}
-
-# spec CACHE ADDED: both in one spec.
-spec() {
-    case $1 in
-    *:*) echo "$1,$2" ;;
-    *) echo "$1:$2" ;;
-    esac
 }
 
 # measure NAME WINDOWS_OF_CACHES CACHES [OPTION ...]: one run of these caches with these windows:
@@ -149,8 +173,58 @@ calibrate() {
         --windows "$calibration_windows" --queries 256 --resume "$@"
 }
 
+# measure_modules NAME WINDOWS_OF_CACHES CACHES FILE: errors of attention modules, as $work/NAME.md.
+measure_modules() {
+    name=$1 added=$2 caches=$3 file=$4
+    set --
+    for cache in $caches; do set -- "$@" --cache "$(spec "$cache" "$added")"; done
+    "$eval_program" -m "$model" -f "$text" -c "$context" --windows "$module_windows" \
+        --skip "$skip" --markdown --module --json "$work/$name.json" --calibration "$file" \
+        "$@" >"$work/$name.md"
+}
+
+# join NAME MORE LINES: adds the rows of a table, behind so many lines, to another one.
+join() {
+    if [ -e "$work/$1.md" ]; then
+        grep '^|' "$work/$2.md" | sed "1,$3d" >>"$work/$1.md"
+    else
+        cp "$work/$2.md" "$work/$1.md"
+    fi
+}
+
+# measure_transforms: both tables for both windows.  Matrices that are searched for have one name in
+# a file: a file for each family and number of bits, whose statistics are those of the first one.
+measure_transforms() (
+    windows=$transform_windows context=$transform_context skip=$transform_skip
+    base=${calibration%.safetensors}-transforms
+    calibrate "$base.safetensors" transforms
+    for part in transforms $(for bits in $transform_bits; do
+        echo transforms-rotation-$bits transforms-affine-$bits
+    done); do
+        file=$base.safetensors
+        case $part in
+        transforms-rotation-*) learned=rotation ;;
+        transforms-affine-*) learned=affine ;;
+        *) learned= ;;
+        esac
+        if [ -n "$learned" ]; then
+            file=$base${part#transforms}.safetensors
+            [ -e "$file" ] || cp "$base.safetensors" "$file"
+            calibrate "$file" "$part" --learn "$learned"
+        fi
+        for added in sink=64,recent=256 sink=4,recent=128; do
+            measure "$part-$added" "$added" "$(caches_of "$part")" \
+                --resume "${resume%.jsonl}-$part.jsonl" --calibration "$file"
+            join "windows-$added" "$part-$added" 3           # and the full-precision cache
+            [ "$module_windows" -gt 0 ] || continue
+            measure_modules "$part-modules" "$added" "$(caches_of "$part")" "$file"
+            join "modules-$added" "$part-modules" 2
+        done
+    done
+)
+
 # The learned matrices have one name: a file of their own for each of the two families.
-main_parts=$(echo "$parts" | sed 's/rotation//; s/affine//')
+main_parts=$(echo "$parts" | sed 's/rotation//; s/affine//; s/transforms//')
 set -- --resume "$resume"
 if [ -n "$calibration_text" ]; then
     calibrate "$calibration" "$main_parts"
@@ -182,6 +256,9 @@ if [ -n "$calibration_text" ]; then
             ;;
         esac
     done
+    case " $parts " in
+    *" transforms "*) measure_transforms ;;
+    esac
     size="$size KVLOOM_ACCURACY_CALIBRATION_WINDOWS=$calibration_windows"
 fi
 size="$size KVLOOM_ACCURACY_PARTS='$parts'"
@@ -235,6 +312,11 @@ END
     section choices 'Choices of rotations, and which they were'
     section scores 'By the score of the choice, with 16-bit scales (3.0 bits)'
     section queries 'By the number of calibration queries'
+    of="windows of $transform_context tokens, positions from $transform_skip on"
+    for added in sink=64,recent=256 sink=4,recent=128; do
+        section "windows-$added" "Changes of basis, \`$added\`: $transform_windows $of"
+        section "modules-$added" "Errors of attention modules, \`$added\`: $module_windows $of"
+    done
     cat "$root/tools/accuracy_notes.md"
 } >"$work/out.md"
 cp "$work/out.md" "$out"

@@ -13,6 +13,7 @@
 enum { MOST_RETRIES = 40 };
 
 static const double spectrum_floor = 1e-12;    // of the largest eigenvalue, in powers
+static const double nothing = 1e-10;           // of an average channel: a direction without rows
 static const double worst_condition = 1e6;     // of T in float32: scores keep 5 digits
 
 static const struct {
@@ -84,6 +85,19 @@ static int normalise(const char* name, int dim, const double* a, double* out, ch
         for (int j = 0; j < dim; ++j)
             out[i * dim + j] = (0.5 * (a[i * dim + j] / top) + 0.5 * (a[j * dim + i] / top))
                                * (dim / trace);
+    return 1;
+}
+
+// Fewer rows than channels, dead channels, rows that are all alike: damping is all that is known of
+// some directions.
+static int note_rank(const char* name, int dim, const double* a, double damping, char* note,
+                     char* message, size_t size)
+{
+    const int rank = square_rank(dim, a, nothing);
+    if (rank < 0) return fail(message, size, "no memory for a transform");
+    if (rank < dim)
+        add_note(note, "%s has rank %d of %d: the rest has its damping of %g alone", name, rank, dim,
+                 damping);
     return 1;
 }
 
@@ -313,6 +327,9 @@ static int make_with(work* w)
         return 0;
     out->moment_damping = chosen(desc->moment_damping, 0.01);
     out->price_damping = chosen(desc->price_damping, kinds[desc->kind].price_damping);
+    if (!note_rank("moment", n, w->moment, out->moment_damping, out->note, w->message, w->size)
+        || !note_rank("price", n, w->price, out->price_damping, out->note, w->message, w->size))
+        return 0;
     add_diagonal(n, w->moment, out->moment_damping);
     add_diagonal(n, w->price, out->price_damping);
     w->power = desc->power > 0 ? desc->power : kinds[desc->kind].power;

@@ -9,6 +9,8 @@
 
 // LAPACK's own interface: matrices by columns, every argument an address, lengths of texts last.
 void dpotrf_(const char* uplo, const int* n, double* a, const int* lda, int* info, size_t);
+void dpstrf_(const char* uplo, const int* n, double* a, const int* lda, int* pivots, int* rank,
+             const double* least, double* work, int* info, size_t);
 void dsyevd_(const char* job, const char* uplo, const int* n, double* a, const int* lda, double* w,
              double* work, const int* lwork, int* iwork, const int* liwork, int* info, size_t,
              size_t);
@@ -80,6 +82,18 @@ int square_cholesky(int dim, const double* a, double* lower)
     for (int i = 0; i < dim; ++i)
         for (int j = i + 1; j < dim; ++j) lower[i * dim + j] = 0;
     return info;
+}
+
+int square_rank(int dim, const double* a, double least)
+{
+    int pivots[MATRIX_DIM_MAX], rank = 0, info = 0;
+    double work[2 * MATRIX_DIM_MAX];
+    double* lower = square_new(dim);
+    if (!lower) return -1;
+    square_copy(dim, a, lower);
+    dpstrf_("U", &dim, lower, &dim, pivots, &rank, &least, work, &info, 1);
+    free(lower);
+    return rank;
 }
 
 // The vectors are the rows of `rows`, ascending; columns of `vectors`, descending, with a sign.

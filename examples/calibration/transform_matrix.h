@@ -18,6 +18,10 @@ void    square_multiply_tn(int dim, const double* a, const double* b, double* ou
 void    square_sandwich(int dim, const double* t, const double* a, double* out);         // t a t^T
 double  square_trace(int dim, const double* a);
 
+// Of a symmetric matrix without negative eigenvalues: directions in which it has more than `least`;
+// -1: no memory.
+int square_rank(int dim, const double* a, double least);
+
 // These return 0, or a nonzero number where LAPACK cannot.
 int square_cholesky(int dim, const double* a, double* lower);          // a = lower lower^T
 int square_eigen(int dim, const double* a, double* values, double* vectors);   // columns
