@@ -96,8 +96,8 @@ static int note_rank(const char* name, int dim, const double* a, double damping,
     const int rank = square_rank(dim, a, nothing);
     if (rank < 0) return fail(message, size, "no memory for a transform");
     if (rank < dim)
-        add_note(note, "%s has rank %d of %d: the rest has its damping of %g alone", name, rank, dim,
-                 damping);
+        add_note(note, "%s has rank %d of %d: the rest has its damping of %g alone", name, rank,
+                 dim, damping);
     return 1;
 }
 
