@@ -53,6 +53,21 @@ typedef struct place {
 // What a shuffle gives back is kept in registers, and not made again at each use.
 INLINE int kept(int x) { return __shfl_sync(0xffffffffu, x, threadIdx.x % 32); }
 
+// The same where registers are left: beside two tiles of heads sm_75, whose products take more of
+// them, would spill.
+INLINE int kept_if_room(int x)
+{
+    //% if n.columns > 1 then
+#if __CUDA_ARCH__ < 800
+    return x;
+#else
+    return kept(x);
+#endif
+    //% else
+    return kept(x);
+    //% end
+}
+
 // Of a query head of a lane: the token of the step that its score x is of.
 INLINE int token_of(const place& p, int x)
 {
@@ -105,13 +120,13 @@ INLINE void place_copies(uint32_t ring, uint32_t numbers, place* p)
         p->v_to[r] = kept(numbers + v_at + word * 8);
         //% end
     }
-    p->k_scales = kept(numbers + p->t * 32);
-    p->k_offsets = kept(numbers + p->t * 32 + (p->g % 2 ? k_low_at : 2 * k_numbers));
-    p->v_scales = kept(numbers + v_at + p->t * 16);
+    p->k_scales = kept_if_room(numbers + p->t * 32);
+    p->k_offsets = kept_if_room(numbers + p->t * 32 + (p->g % 2 ? k_low_at : 2 * k_numbers));
+    p->v_scales = kept_if_room(numbers + v_at + p->t * 16);
 #pragma unroll
     for (int i = 0; i < zero_tiles; ++i)
-        p->v_offsets[i] = kept(numbers + v_at + 2 * v_numbers
-                              + least_of(8 * i + p->g, value_groups) * 64 + p->t * 16);
+        p->v_offsets[i] = kept_if_room(numbers + v_at + 2 * v_numbers + p->t * 16
+                                      + least_of(8 * i + p->g, value_groups) * 64);
     const uint4 ones = { 0x3c003c00u, 0x3c003c00u, 0x3c003c00u, 0x3c003c00u };
     if (p->lane < 4) store_shared_16(numbers + ones_at + p->lane * 16, ones);
 }

@@ -1389,12 +1389,21 @@ typedef struct place {
 // What a shuffle gives back is kept in registers, and not made again at each use.
 INLINE int kept(int x) { return __shfl_sync(0xffffffffu, x, threadIdx.x % 32); }
 
+// The same where registers are left: beside two tiles of heads sm_75, whose products take more of
+// them, would spill.
+INLINE int kept_if_room(int x)
+{
+#line 67 "templates/cuda/tensor_pages.cuh"
+    return kept(x);
+#line 69 "templates/cuda/tensor_pages.cuh"
+}
+
 // Of a query head of a lane: the token of the step that its score x is of.
 INLINE int token_of(const place& p, int x)
 {
-#line 62 "templates/cuda/tensor_pages.cuh"
+#line 77 "templates/cuda/tensor_pages.cuh"
     return 16 * p.a + 8 * p.b + p.e + 2 * (x ^ p.a);
-#line 64 "templates/cuda/tensor_pages.cuh"
+#line 79 "templates/cuda/tensor_pages.cuh"
 }
 
 // The query head of a lane's scores: of the fragment's rows g, or of its pairs of columns t.
@@ -1430,18 +1439,18 @@ INLINE void place_copies(uint32_t ring, uint32_t numbers, place* p)
     }
 #pragma unroll
     for (int r = 0; r < v_rounds; ++r) {
-#line 100 "templates/cuda/tensor_pages.cuh"
+#line 115 "templates/cuda/tensor_pages.cuh"
         p->v_meta[r] = p->k_meta[r] + (v_meta_at - codes);
         p->v_to[r] = p->k_to[r] + v_at;
-#line 107 "templates/cuda/tensor_pages.cuh"
+#line 122 "templates/cuda/tensor_pages.cuh"
     }
-    p->k_scales = kept(numbers + p->t * 32);
-    p->k_offsets = kept(numbers + p->t * 32 + (p->g % 2 ? k_low_at : 2 * k_numbers));
-    p->v_scales = kept(numbers + v_at + p->t * 16);
+    p->k_scales = kept_if_room(numbers + p->t * 32);
+    p->k_offsets = kept_if_room(numbers + p->t * 32 + (p->g % 2 ? k_low_at : 2 * k_numbers));
+    p->v_scales = kept_if_room(numbers + v_at + p->t * 16);
 #pragma unroll
     for (int i = 0; i < zero_tiles; ++i)
-        p->v_offsets[i] = kept(numbers + v_at + 2 * v_numbers
-                              + least_of(8 * i + p->g, value_groups) * 64 + p->t * 16);
+        p->v_offsets[i] = kept_if_room(numbers + v_at + 2 * v_numbers + p->t * 16
+                                      + least_of(8 * i + p->g, value_groups) * 64);
     const uint4 ones = { 0x3c003c00u, 0x3c003c00u, 0x3c003c00u, 0x3c003c00u };
     if (p->lane < 4) store_shared_16(numbers + ones_at + p->lane * 16, ones);
 }
@@ -1452,7 +1461,7 @@ INLINE place place_of(uint32_t ring, uint32_t numbers)
     place p = { lane, lane / 4, lane % 4, lane / 16, lane / 8 % 2, lane / 4 % 2, lane / 2 % 2,
                 lane % 2 };
     place_copies(ring, numbers, &p);
-#line 126 "templates/cuda/tensor_pages.cuh"
+#line 141 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int i = 0; i < 2; ++i)
         for (int h = 0; h < 2; ++h) {
@@ -1461,11 +1470,11 @@ INLINE place place_of(uint32_t ring, uint32_t numbers)
             for (int w = 0; w < 1; ++w) p.key[2 * i + h][w] = kept(ring + (key ^ w * 64));
             p.value_mask[i][h] = kept(0x00030003u << value_bit(p.va, i, h));
         }
-#line 135 "templates/cuda/tensor_pages.cuh"
+#line 150 "templates/cuda/tensor_pages.cuh"
     const int value = p.g / 4 * 4 + 0 + p.g % 4;
     p.value = kept(ring + k_codes + (p.va * v_tile + (value ^ p.va << 1)) * 16);
     p.v_shift = kept(p.vb * 8);
-#line 139 "templates/cuda/tensor_pages.cuh"
+#line 154 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         const int a = lane / 4 % 2, i = lane % 2;
@@ -1492,7 +1501,7 @@ typedef struct feed {
     int codes_at, meta_at[meta_rounds], meta_step[meta_rounds];      // in a page; a step on
 } feed;
 
-#line 167 "templates/cuda/tensor_pages.cuh"
+#line 182 "templates/cuda/tensor_pages.cuh"
 // So that offsets of all copies are small.
 enum { middle_at = 896 };
 
@@ -1504,9 +1513,9 @@ INLINE void enter_page(feed* f, int lane, int row)
     f->codes += (in_page / step_rows - 1) * k_codes;
     for (int r = 0; r < meta_rounds; ++r) {
         f->meta[r] = (const unsigned char*)f->next + f->meta_at[r];
-#line 179 "templates/cuda/tensor_pages.cuh"
+#line 194 "templates/cuda/tensor_pages.cuh"
         f->meta[r] += (in_page / step_rows - 1) * f->meta_step[r];
-#line 184 "templates/cuda/tensor_pages.cuh"
+#line 199 "templates/cuda/tensor_pages.cuh"
     }
     f->left = uniform(least_of(page_size - in_page, f->end - row) / step_rows);
 }
@@ -1547,61 +1556,61 @@ INLINE void ask(feed* f, const place& p, int head, int row, uint32_t to)
     }
     --f->left;
     f->codes += k_codes;
-#line 232 "templates/cuda/tensor_pages.cuh"
+#line 247 "templates/cuda/tensor_pages.cuh"
     copy_16<0, -896>(p.k_into + to, f->codes);
-#line 236 "templates/cuda/tensor_pages.cuh"
+#line 251 "templates/cuda/tensor_pages.cuh"
     copy_16<0, 384>(p.v_into[0] + to, f->codes);
-#line 238 "templates/cuda/tensor_pages.cuh"
+#line 253 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int r = 0; r < meta_rounds; ++r) {
         const int piece = p.lane + 32 * r;
         bool wanted = meta_pieces % 32 == 0 || piece < meta_pieces;
-#line 246 "templates/cuda/tensor_pages.cuh"
+#line 261 "templates/cuda/tensor_pages.cuh"
         f->meta[r] += f->meta_step[r];
-#line 248 "templates/cuda/tensor_pages.cuh"
+#line 263 "templates/cuda/tensor_pages.cuh"
         if (wanted) copy_16<0, 0>(p.meta_into + 512 * r + to, f->meta[r]);
-#line 253 "templates/cuda/tensor_pages.cuh"
+#line 268 "templates/cuda/tensor_pages.cuh"
     }
 }
 
 // NUMBERS: scales, and offsets: scales times zeros, which are in units of the scale.  Those of keys
 // are 2^(bit - 3) times, bit that of the code that they are for, in the exponents of step and bias.
 
-#line 262 "templates/cuda/tensor_pages.cuh"
+#line 277 "templates/cuda/tensor_pages.cuh"
 INLINE uint32_t k_zeros(uint32_t word, uint32_t selector, uint32_t step,
                                       uint32_t bias)
 {
     const uint32_t x = pair_of_i8(word, selector);
-#line 269 "templates/cuda/tensor_pages.cuh"
+#line 284 "templates/cuda/tensor_pages.cuh"
     return pair_mul_add(x, step, bias);
-#line 271 "templates/cuda/tensor_pages.cuh"
+#line 286 "templates/cuda/tensor_pages.cuh"
 }
 
-#line 262 "templates/cuda/tensor_pages.cuh"
+#line 277 "templates/cuda/tensor_pages.cuh"
 INLINE uint32_t v_zeros(uint32_t word, uint32_t selector, uint32_t step,
                                       uint32_t bias)
 {
     const uint32_t x = pair_of_i8(word, selector);
-#line 269 "templates/cuda/tensor_pages.cuh"
+#line 284 "templates/cuda/tensor_pages.cuh"
     return pair_mul_add(x, step, bias);
-#line 271 "templates/cuda/tensor_pages.cuh"
+#line 286 "templates/cuda/tensor_pages.cuh"
 }
 
-#line 275 "templates/cuda/tensor_pages.cuh"
+#line 290 "templates/cuda/tensor_pages.cuh"
 // Of a group of keys: scales as pairs [channel], offsets, and what offsets lack for being f16.
 INLINE void read_key_numbers(const place& p, uint32_t stage)
 {
 #pragma unroll
     for (int r = 0; r < k_rounds; ++r) {
         const uint32_t at = p.k_meta[r] + stage, word = shared_4(at);
-#line 282 "templates/cuda/tensor_pages.cuh"
+#line 297 "templates/cuda/tensor_pages.cuh"
         const uint2 both = { pair_of_e5m3(word, high_selector(0)), pair_of_e5m3(word, high_selector(1)) };
         store_shared_8(p.k_to[r], both);
-#line 285 "templates/cuda/tensor_pages.cuh"
+#line 300 "templates/cuda/tensor_pages.cuh"
         const uint32_t zeros = shared_4(at + k_numbers);
         const uint2 z = { k_zeros(zeros, low_selector(0), p.k_step[0], p.k_bias[0]),
                           k_zeros(zeros, low_selector(1), p.k_step[1], p.k_bias[1]) };
-#line 291 "templates/cuda/tensor_pages.cuh"
+#line 306 "templates/cuda/tensor_pages.cuh"
         const uint2 offsets = { pair_mul(both.x, z.x), pair_mul(both.y, z.y) };
         const uint2 low = { pair_mul_sub(both.x, z.x, offsets.x),
                             pair_mul_sub(both.y, z.y, offsets.y) };
@@ -1624,7 +1633,7 @@ INLINE void read_value_numbers(const place& p, uint32_t stage, bool inside, int 
 #pragma unroll
     for (int r = 0; r < v_rounds; ++r) {
         const uint32_t at = p.v_meta[r] + stage, word = shared_4(at);
-#line 314 "templates/cuda/tensor_pages.cuh"
+#line 329 "templates/cuda/tensor_pages.cuh"
         uint2 both = { pair_of_e5m3(word, p.v_scale[0]), pair_of_e5m3(word, p.v_scale[1]) };
         if (!inside) {
             const int a = p.lane / 4 % 2, token = p.lane % 8 * 4;
@@ -1633,12 +1642,12 @@ INLINE void read_value_numbers(const place& p, uint32_t stage, bool inside, int 
         }
         const uint2 scales = { pair_mul(both.x, p.v_weight[0]), pair_mul(both.y, p.v_weight[1]) };
         store_shared_8(p.v_to[r], scales);
-#line 323 "templates/cuda/tensor_pages.cuh"
+#line 338 "templates/cuda/tensor_pages.cuh"
         const uint32_t zeros = shared_4(at + v_numbers);
         const uint32_t step = 0x3c003c00u, bias = 0xe48ce48cu;
         const uint2 z = { v_zeros(zeros, p.v_zero[0], step, bias),
                           v_zeros(zeros, p.v_zero[1], step, bias) };
-#line 330 "templates/cuda/tensor_pages.cuh"
+#line 345 "templates/cuda/tensor_pages.cuh"
         const uint2 offsets = { pair_mul(both.x, z.x), pair_mul(both.y, z.y) };
         store_shared_8(p.v_to[r] + 2 * v_numbers, offsets);
     }
@@ -1664,9 +1673,9 @@ INLINE pair4 load_pairs(uint32_t at) { return pairs_of(shared_16(at)); }
 // g and g + 8: of pairs 2 m and 2 m + 1 four registers, first factors.  Else part g % 2 of head
 // g / 2, in column g: of pairs 4 m, 4 m + 2, then 4 m + 1, 4 m + 3 two registers, second factors.
 typedef struct queries {
-#line 356 "templates/cuda/tensor_pages.cuh"
+#line 371 "templates/cuda/tensor_pages.cuh"
     uint4 of[columns][spans][quads];
-#line 358 "templates/cuda/tensor_pages.cuh"
+#line 373 "templates/cuda/tensor_pages.cuh"
     uint32_t shared[columns];                  // of the lane, else
     float up[columns];                         // what a head's were divided by
 } queries;
@@ -1688,15 +1697,15 @@ INLINE void split_queries(const float* from, float down, const place& p, uint4* 
         const float y = two.x * by, z = two.y * by;
         high[m] = pair_of(float_of(bits_of(y) & 0xfffe0000u), float_of(bits_of(z) & 0xfffe0000u));
         low[m] = pair_of(y - f32_of_f16(high[m] & 0xffffu), z - f32_of_f16(high[m] >> 16));
-#line 380 "templates/cuda/tensor_pages.cuh"
+#line 395 "templates/cuda/tensor_pages.cuh"
         if (p.g % 2) high[m] = low[m];
-#line 382 "templates/cuda/tensor_pages.cuh"
+#line 397 "templates/cuda/tensor_pages.cuh"
     }
 #pragma unroll
     for (int m = 0; m < quads; ++m) {
-#line 388 "templates/cuda/tensor_pages.cuh"
+#line 403 "templates/cuda/tensor_pages.cuh"
         const uint4 quad = { high[4 * m], high[4 * m + 2], high[4 * m + 1], high[4 * m + 3] };
-#line 390 "templates/cuda/tensor_pages.cuh"
+#line 405 "templates/cuda/tensor_pages.cuh"
         to[m] = quad;
     }
 }
@@ -1732,23 +1741,23 @@ INLINE void load_fragments(const kvl__device_attend& a, int query, int head, con
             for (int y = 0; y < spans; ++y) {
                 uint4 to[quads];
                 split_queries(from + copy * head_dim_k + y * 64 + p.t * 16, down, p, to);
-#line 426 "templates/cuda/tensor_pages.cuh"
+#line 441 "templates/cuda/tensor_pages.cuh"
                 // Through shared memory they come to registers that lie side by side.
                 for (int m = 0; m < quads; ++m) {
                     const uint32_t at = p.k_into - k_piece(p.lane) * 16 + p.lane * 16;
                     store_shared_16(at, to[m]);
                     q->of[column][y][m] = shared_16(at);
                 }
-#line 438 "templates/cuda/tensor_pages.cuh"
+#line 453 "templates/cuda/tensor_pages.cuh"
             }
     }
 }
 
 INLINE pair4 query_pairs(const queries& q, int copy, int column, int span, int quad)
 {
-#line 445 "templates/cuda/tensor_pages.cuh"
+#line 460 "templates/cuda/tensor_pages.cuh"
     return pairs_of(q.of[column][span][quad]);
-#line 449 "templates/cuda/tensor_pages.cuh"
+#line 464 "templates/cuda/tensor_pages.cuh"
 }
 
 // STEPS
@@ -1756,21 +1765,21 @@ INLINE pair4 query_pairs(const queries& q, int copy, int column, int span, int q
 // The pair m of 8 of the channels of a lane's words, in the low bits of halves.
 INLINE uint32_t k_pick(const uint32_t* word, int m)
 {
-#line 457 "templates/cuda/tensor_pages.cuh"
+#line 472 "templates/cuda/tensor_pages.cuh"
     return word[0] >> m / 4 * 8 & 0x00030003u << m % 4 * 2;
-#line 461 "templates/cuda/tensor_pages.cuh"
+#line 476 "templates/cuda/tensor_pages.cuh"
 }
 
 // The pairs j = 2 i + (h ^ va) of tokens of a lane's word.
 INLINE uint32_t v_pick(uint32_t word, const place& p, int i, int h)
 {
-#line 467 "templates/cuda/tensor_pages.cuh"
+#line 482 "templates/cuda/tensor_pages.cuh"
     return word >> p.v_shift & p.value_mask[i][h];
-#line 471 "templates/cuda/tensor_pages.cuh"
+#line 486 "templates/cuda/tensor_pages.cuh"
 }
 
 // The products of 16 channels of a group, 64 y + 16 t ..., with codes and with offsets.
-#line 496 "templates/cuda/tensor_pages.cuh"
+#line 511 "templates/cuda/tensor_pages.cuh"
 // Offsets are right in rows g for pairs 0 and 2 of four, in rows g + 8 for pairs 1 and 3; in even
 // rows, and what they lack in odd ones.
 INLINE void multiply_keys(const uint32_t (*word)[1], int m, pair4 q, const pair4* scales,
@@ -1789,7 +1798,7 @@ INLINE void multiply_keys(const uint32_t (*word)[1], int m, pair4 q, const pair4
                      k_pick(word[2 * i], second), k_pick(word[2 * i + 1], second), b0, b1);
     }
 }
-#line 515 "templates/cuda/tensor_pages.cuh"
+#line 530 "templates/cuda/tensor_pages.cuh"
 
 // The scores of a step, without softmax's factors: 2^21 s + zero.
 INLINE void score_step(const place& p, uint32_t stage, const queries& q, const int* basis,
@@ -1819,14 +1828,14 @@ INLINE void score_step(const place& p, uint32_t stage, const queries& q, const i
                               zeros[c]);
     }
     // Parts are in rows g and g + 8, or in columns 2 t and 2 t + 1.
-#line 546 "templates/cuda/tensor_pages.cuh"
+#line 561 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
         for (int x = 0; x < scores; ++x) s[c][x] = sums[c][x / 2][x % 2 * 2] + sums[c][x / 2][x % 2 * 2 + 1];
-#line 552 "templates/cuda/tensor_pages.cuh"
+#line 567 "templates/cuda/tensor_pages.cuh"
         zero[c] = zeros[c][0][0] + zeros[c][0][1] + (zeros[c][1][2] + zeros[c][1][3]);
         zero[c] += __shfl_xor_sync(0xffffffffu, zero[c], 4);
-#line 555 "templates/cuda/tensor_pages.cuh"
+#line 570 "templates/cuda/tensor_pages.cuh"
     }
 }
 
@@ -1848,7 +1857,7 @@ INLINE void bend_scores(const kvl__device_attend& a, const place& p, int query, 
                         int64_t position, const float* factor, float (*s)[scores], float* zero)
 {
     const float log2_e = 1.44269504f;
-#line 579 "templates/cuda/tensor_pages.cuh"
+#line 594 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int c = 0; c < columns; ++c)
         for (int i = 0; i < scores; ++i) {
@@ -1856,7 +1865,7 @@ INLINE void bend_scores(const kvl__device_attend& a, const place& p, int query, 
             const float by = factor[c];
             float x = mul_add(s[c][i], 0x1p21f, zero[c]) * by * (1.0f / log2_e);
             if (a.soft_cap > 0.0f) {
-#line 589 "templates/cuda/tensor_pages.cuh"
+#line 604 "templates/cuda/tensor_pages.cuh"
                 // tanh y = 1 - 2 / (e^(2 y) + 1)
                 const float e = power_of_two(x * (2.0f * log2_e / a.soft_cap));
                 x = a.soft_cap - __fdividef(2.0f * a.soft_cap, e + 1.0f);
@@ -1897,7 +1906,7 @@ INLINE void raise_top(const place& p, const float* tops, const float* factor, pa
         o->limit[c] = __fdividef(top + (float)slack, factor[c]);
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
-#line 630 "templates/cuda/tensor_pages.cuh"
+#line 645 "templates/cuda/tensor_pages.cuh"
             const float by = __shfl_sync(0xffffffffu, shrink, p.t);
             for (int i = 0; i < 2 * outs; ++i) o->out[c][i][r] *= by;
             for (int i = 0; i < 2 * zero_tiles; ++i) o->zero[c][i / 2][i % 2][r] *= by;
@@ -1926,9 +1935,9 @@ INLINE void weigh_step(const place& p, const float* factor, const float (*s)[sco
         for (int i = 0; i < scores; ++i) e[i] = power_of_two(mul_add(s[c][i], by, from));
 #pragma unroll
         for (int f = 0; f < 4; ++f) {
-#line 661 "templates/cuda/tensor_pages.cuh"
+#line 676 "templates/cuda/tensor_pages.cuh"
             weights[c][f] = transposed(pair_of(e[f], 0.0f));
-#line 663 "templates/cuda/tensor_pages.cuh"
+#line 678 "templates/cuda/tensor_pages.cuh"
         }
     }
 }
@@ -1994,7 +2003,7 @@ typedef struct results {
 INLINE void store_partial(const partial& o, const place& p, results* w)
 {
     const int warp = threadIdx.x / 32;
-#line 729 "templates/cuda/tensor_pages.cuh"
+#line 744 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
         if (p.g == 0) w->top[warp][head_of(p, c)] = o.top[c];
@@ -2038,7 +2047,7 @@ INLINE void store_results(const kvl__device_attend& a, int query, int head, int 
         to[h * (int64_t)a.parts * head_dim_v + channel] = __fdividef(out, sum * 8.0f);
         if (channel > 0) continue;
         float lse = (top - lift) * 0.693147181f + logf(sum);
-#line 775 "templates/cuda/tensor_pages.cuh"
+#line 790 "templates/cuda/tensor_pages.cuh"
         ((float*)a.lse_part)[(first + h) * a.parts + part] = lse;
     }
 }
@@ -2050,11 +2059,11 @@ INLINE float score_by_floats(const kvl__device_attend& a, const unsigned char* k
                              const float* q, float bias, float slope, int distance)
 {
     float sum = 0.0f;
-#line 789 "templates/cuda/tensor_pages.cuh"
+#line 804 "templates/cuda/tensor_pages.cuh"
 #pragma unroll 1
     for (int at = 0; at < head_dim_k; ++at) {
         uint32_t code;
-#line 793 "templates/cuda/tensor_pages.cuh"
+#line 808 "templates/cuda/tensor_pages.cuh"
         sum = mul_add(q[0 + at], k_read_value(keys, lane, at, &code), sum);
     }
     sum += bias;
@@ -2140,7 +2149,7 @@ INLINE void start_partial(float lift, partial* o)
 INLINE void read_basis(const unsigned char* meta, const place& p, int* basis)
 {
     for (int y = 0; y < spans; ++y) basis[y] = 0;
-#line 887 "templates/cuda/tensor_pages.cuh"
+#line 902 "templates/cuda/tensor_pages.cuh"
 }
 
 // What the steps of a warp have in common.
