@@ -250,6 +250,31 @@ if(TARGET kvloom-resources)
     kvloom_test_properties(resources cuda)
     set_tests_properties(resources PROPERTIES SKIP_RETURN_CODE 77)
 endif()
+# Kernels for arm64 beside the reference, in an emulator of its processor.
+find_program(KVLOOM_ARM_COMPILER aarch64-linux-gnu-gcc)
+find_program(KVLOOM_ARM_EMULATOR NAMES qemu-aarch64 qemu-aarch64-static)
+if(KVLOOM_ARM_COMPILER AND KVLOOM_ARM_EMULATOR AND CMAKE_C_COMPILER_ID STREQUAL "GNU")
+    set(pack "${KVLOOM_GENERATED_DIR}/arm_pack.h")
+    set(program "${PROJECT_BINARY_DIR}/tests/arm_kernels")
+    set(source "${PROJECT_SOURCE_DIR}/tests/arm/kernels.c")
+    set(configs "${PROJECT_SOURCE_DIR}/tests/arm/configs.txt")
+    add_custom_command(OUTPUT "${pack}"
+        COMMAND "${CMAKE_COMMAND}" -E env "KVLOOM_CC=${KVLOOM_ARM_COMPILER}"
+                $<TARGET_FILE:kvloom-pack> --arch neondot,neon --no-texts --name arm_pack
+                --list "${configs}" -o "${pack}"
+        DEPENDS kvloom-pack "${configs}" VERBATIM)
+    add_custom_command(OUTPUT "${program}"
+        COMMAND "${KVLOOM_ARM_COMPILER}" -O1 -Wall -Wextra -Werror
+                -I "${PROJECT_SOURCE_DIR}/include" -I "${PROJECT_SOURCE_DIR}/runtime"
+                -I "${KVLOOM_GENERATED_DIR}" "${source}" -o "${program}" -lm -lpthread -ldl
+        DEPENDS "${source}" "${pack}" VERBATIM)
+    add_custom_target(arm_kernels ALL DEPENDS "${program}")
+    add_test(NAME arm_kernels COMMAND "${KVLOOM_ARM_EMULATOR}" -cpu max -L /usr/aarch64-linux-gnu
+             "${program}" "${configs}")
+    kvloom_test_properties(arm_kernels "")
+else()
+    message(STATUS "gcc-aarch64-linux-gnu or qemu-user was not found: no test of arm64")
+endif()
 # Instructions of host kernels, against the committed table: an append's own are of this build.
 if(TARGET kvloom-count AND CMAKE_BUILD_TYPE STREQUAL "Release"
    AND CMAKE_C_COMPILER_ID STREQUAL "GNU")

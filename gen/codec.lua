@@ -219,9 +219,11 @@ local function choose_fold(raw, along_lanes, group_size)
 end
 
 -- "int": sums of products of codes and 16-bit weights; "float" where the instruction set has none
--- that is faster, where each value has a scale of its own, and where it is asked for.
-local function choose_math(fold, math, isa)
+-- that is faster, where each value has a scale of its own, and where it is asked for.  Products of
+-- bytes want codes that are signed bytes, and the same weights for all lanes.
+local function choose_math(fold, math, isa, level_bits, flagged)
     local fits = fold == "lanes" or fold == "words"
+    if isa.dot == "bytes" and (level_bits > 7 or flagged and fold == "words") then fits = false end
     return fits and isa.dot ~= "none" and math ~= "f32" and "int" or "float"
 end
 
@@ -436,7 +438,8 @@ local function add_codes(d, planes)
     d.odd_shift, d.high_pair = path and 0 or odd_shift(planes, d.bits, d.head_dim), {}
     for k = 0, 7 do
         d.pair[k + 1] = path and path.pair(k) or pair_expr(planes, k, 0)
-        if k % 2 == 1 and not path then d.high_pair[k + 1] = pair_expr(planes, k, d.odd_shift) end
+        d.high_pair[k + 1] = k % 2 == 1 and not path and pair_expr(planes, k, d.odd_shift)
+            or d.pair[k + 1]
     end
     function d.reads(word16)
         local list = {}
@@ -513,9 +516,8 @@ function codec.derive(side, config, parts, isa)
     -- Values that are in the keys are read where the keys are: in their order of codes.
     local in_keys = side == "v" and config.num_stored == 1
     local is_key = side == "k" or in_keys
-    local raw = parts.levels.raw
+    local raw, meta = parts.levels.raw, parts.meta or no_meta
     local along_lanes = (c.axis == "per_channel") == is_key
-    local meta = parts.meta or no_meta
     local stored = { scale_bytes = meta.scale_bytes,
                      zero_bytes = parts.levels.stores_zero and meta.zero_bytes or 0,
                      extra = parts.extra, extra_number = c.extra_number }
@@ -524,6 +526,7 @@ function codec.derive(side, config, parts, isa)
     local level_bits = c.bits + (path and 1 or 0)
     local fold = choose_fold(raw, along_lanes, c.group_size)
     local math = needs_floats(parts, is_key) and "f32" or config.math
+    local flagged = parts.choose and parts.choose.flags
     local d = {
         side = side, title = in_keys and "values in the keys" or is_key and "keys" or "values",
         is_key = is_key, in_keys = in_keys, raw = raw or "none", empty = parts.levels.empty,
@@ -535,8 +538,8 @@ function codec.derive(side, config, parts, isa)
         along_lanes = along_lanes,
         lane_extent = is_key and page_size or c.head_dim,
         word_extent = is_key and c.head_dim or page_size,
-        fold = fold, math = in_keys and "tile" or choose_math(fold, math, isa),
-        planes = planes,
+        fold = fold, planes = planes,
+        math = in_keys and "tile" or choose_math(fold, math, isa, level_bits, flagged),
         layout = layout.side(c.bits, c.head_dim, page_size, raw and 0 or c.group_size, stored),
         scale_bytes = stored.scale_bytes, zero_bytes = stored.zero_bytes,
         parts = parts,

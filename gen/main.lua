@@ -95,7 +95,7 @@ local function choose_target(config)
     local folder = folders[target] or refuse("target = %s: must be host or cuda", target)
     if target == "host" then
         local isa = isas[config.isa] or refuse("isa = %s: must be avx512, avx512bw, avxvnni, "
-                                               .. "avx2, neon or portable",
+                                               .. "avx2, neondot, neon or portable",
                                                tostring(config.isa))
         return folder, isa, nil
     end
@@ -125,6 +125,7 @@ return function(config, text_of)
         counted = counted, table_concat = table.concat, f16 = tensor.f16,
     }
     env.plan.tensor = tensor.plan(config, sides)
+    env.products = plan.products
 
     -- What is included is rendered once, and once for each side between use_side(side) and
     -- use_side(nil): `codec` is then the side's codec, s "name" its own form of a name.

@@ -40,15 +40,17 @@ end
 -- Returns the tiles of split_heads for integer sums: heads; sums, the names of all sums, of which a
 -- head has a power of two so that isa.chains are in flight; chain(head, k), the one that product k
 -- joins; parts, whether products of odd k have sums of their own; sum(head, up), their total where
--- those are 2^up too large.
+-- those are 2^up too large.  Products of bytes have two sums a head, that of the high ones last.
 local function split_dots(num_heads, isa)
-    local tiles = {}
-    for i, heads in ipairs(split_heads(num_heads, isa.head_tile)) do
-        local tile, count = { heads = heads, sums = {} }, 1
+    local tiles, bytes = {}, isa.dot == "bytes"
+    local most = bytes and isa.head_tile // 2 or isa.head_tile
+    for i, heads in ipairs(split_heads(num_heads, most)) do
+        local tile, count = { heads = heads, sums = {} }, bytes and 2 or 1
         while count < 8 and 2 * count * #heads <= isa.chains do count = 2 * count end
         function tile.chain(head, k) return ("sum_%d_%d"):format(head, k % count) end
-        tile.parts = count > 1
+        tile.parts = count > 1 and not bytes
         function tile.sum(head, up)
+            if bytes then return ("sum_%d_0 + (sum_%d_1 << 8)"):format(head, head) end
             local names = { [0] = {}, [1] = {} }
             for k = 0, count - 1 do table.insert(names[k % 2], tile.chain(head, k)) end
             local even, odd = table.concat(names[0], " + "), table.concat(names[1], " + ")
@@ -61,6 +63,38 @@ local function split_dots(num_heads, isa)
         tiles[i] = tile
     end
     return tiles
+end
+
+-- Returns statements: the products of a cell's 16 words join the sums of a tile's heads.  pair[k]
+-- has words 2 k - 2 and 2 k - 1; weights of head h are at pairs + h * words / 2.  each: a lane
+-- takes its own from pairs[h / each * words / 2 + k], a vector with `each` heads, by
+-- take_(h % each).
+function plan.products(isa, tile, pair, words, each)
+    local bytes, list = isa.dot == "bytes", {}
+    local function add(format, ...) list[#list + 1] = format:format(...) end
+    add(bytes and "vp fours_0, fours_1;" or each and "vi table;\nvp x;" or "vp x;")
+    for k = 0, 7, bytes and 4 or 1 do
+        if bytes then
+            add("fours_0 = fours_of(%s, %s);", pair[k + 1], pair[k + 2])
+            add("fours_1 = fours_of(%s, %s);", pair[k + 3], pair[k + 4])
+        else
+            add("x = %s;", pair[k + 1])
+        end
+        for _, h in ipairs(tile.heads) do
+            local at, sum = h // (each or 1) * words // 2 + k, tile.chain(h, k)
+            if bytes then
+                add("dot_fours(pairs + %d, fours_0, fours_1, &sum_%d_0, &sum_%d_1);", at, h, h)
+            elseif each then
+                if h % each == 0 or h == tile.heads[1] then
+                    add("table = load_pairs(pairs[%d]);", at)
+                end
+                add("%s = dot_pairs(take_lanes(table, take_%d), (vi)x, %s);", sum, h % each, sum)
+            else
+                add("%s = dot_at(pairs + %d, x, %s);", sum, at, sum)
+            end
+        end
+    end
+    return list
 end
 
 -- How add_rows divides a row of values: vectors of channels, and tiles of the heads that have a sum

@@ -266,8 +266,8 @@
 // examples/kernel_pack.c shows it.
 //
 // Environment, read once a context: KVLOOM_CACHE_DIR, KVLOOM_CC (the C compiler), KVLOOM_ISA
-// (forces avx512, avx512bw, avxvnni, avx2, neon or portable; avx512 has VNNI, avx512bw has none),
-// KVLOOM_NVRTC.  A field of the desc beats the variable.
+// (forces avx512, avx512bw, avxvnni, avx2, neondot, neon or portable; avx512 has VNNI, avx512bw has
+// none), KVLOOM_NVRTC.  A field of the desc beats the variable.
 
 #ifndef KVLOOM_H
 #define KVLOOM_H

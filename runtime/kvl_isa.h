@@ -11,6 +11,8 @@
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 typedef struct kvl__isa {
@@ -65,6 +67,17 @@ KVL__FN int kvl__has_neon(void)
 #endif
 }
 
+KVL__FN int kvl__has_neondot(void)
+{
+#if defined(__aarch64__) && defined(__APPLE__)
+    return 1;
+#elif defined(__aarch64__) && defined(__linux__)
+    return (int)(getauxval(AT_HWCAP) >> 20 & 1u);        // HWCAP_ASIMDDP
+#else
+    return 0;
+#endif
+}
+
 KVL__FN int kvl__has_portable(void) { return 1; }
 
 static __attribute__((unused)) const kvl__isa kvl__isas[] = {
@@ -78,6 +91,8 @@ static __attribute__((unused)) const kvl__isa kvl__isas[] = {
       { "-mavxvnni", "-mavx2", "-mfma", "-mf16c", NULL, NULL, NULL, NULL, NULL, NULL } },
     { "avx2", kvl__has_avx2,
       { "-mavx2", "-mfma", "-mf16c", NULL, NULL, NULL, NULL, NULL, NULL, NULL } },
+    { "neondot", kvl__has_neondot,
+      { "-march=armv8.2-a+dotprod", NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL } },
     { "neon", kvl__has_neon, { NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL } },
     { "portable", kvl__has_portable,
       { NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL } },

@@ -156,6 +156,7 @@ KVL__FN kvl__tiles kvl__tiles_of(const kvl_context* ctx)
         tiles.update = kvl__update_avx2;
     }
 #endif
+    (void)ctx;
     return tiles;
 }
 

@@ -216,6 +216,7 @@ local function test_math(generate)
         { "float", "float", math = "f32" },
         { "float", "float", isa = "portable" },
         { "float", "float", isa = "neon" },
+        { "int", "int", isa = "neondot" },
         { "int", "int", isa = "avx512bw" },
         { "int", "int", isa = "avxvnni" },
         { "float", "int", k_group = 20, page_size = 80 },

@@ -40,7 +40,8 @@ static const char usage[] =
     "  --list FILE        more of them, one a line; # begins a comment\n"
     "  --name NAME        of the table in the header (kernel_pack)\n"
     "  --target NAME      host or cuda (host)\n"
-    "  --arch LIST        host: avx512,avx2,portable, or neon,portable (those of this machine)\n"
+    "  --arch LIST        host: avx512,avx2,portable, or neon,portable (those of this machine);\n"
+    "                     for another processor KVLOOM_CC names a compiler\n"
     "                     cuda: sm_XX for a device, compute_XX for PTX, which later devices take\n"
     "                     (sm_75,sm_80,sm_86,sm_89,sm_90,sm_100,sm_120,compute_75)\n"
     "  --exact            host: kernels of contexts with `exact`\n"
@@ -98,6 +99,7 @@ static struct {
     int             num_entries, num_open;
     kvl_status (*generate)(kvl_context*, const kvl__field*, int, char**, size_t*);
     kvl_status (*compile)(kvl_context*, const kvl__compile_job*, unsigned char**, size_t*);
+    bool            foreign;             // the last binary is for another processor
 } made = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 // The configuration of a text; it is forgotten, since the text's address will be another's.
@@ -155,12 +157,29 @@ static void add_entry(const kvl__compile_job* job, const unsigned char* binary, 
     pthread_mutex_unlock(&made.lock);
 }
 
+// Whether a binary is an ELF file for another processor than this program's: the number is at byte
+// 18, low byte first in both.
+static bool is_foreign(const unsigned char* binary, size_t num_bytes)
+{
+#if defined(__x86_64__)
+    const int own = 62;
+#elif defined(__aarch64__)
+    const int own = 183;
+#else
+    const int own = -1;
+#endif
+    if (own < 0 || num_bytes < 20 || memcmp(binary, "\177ELF", 4) != 0) return false;
+    return (binary[18] | binary[19] << 8) != own;
+}
+
 static kvl_status note_compile(kvl_context* ctx, const kvl__compile_job* job,
                                unsigned char** binary, size_t* num_bytes)
 {
     const kvl_status status = made.compile(ctx, job, binary, num_bytes);
-    if (status == KVL_OK) add_entry(job, *binary, *num_bytes);
-    return status;
+    if (status != KVL_OK) return status;
+    add_entry(job, *binary, *num_bytes);
+    made.foreign = is_foreign(*binary, *num_bytes);
+    return KVL_OK;
 }
 
 // MAKING
@@ -194,8 +213,10 @@ static int make_config(kvl_context* ctx, const char* text)
     const int before = made.num_entries;
     const int status = read_config(text, spec, &layer);
     if (status) return status;
+    made.foreign = false;
     const kvl_status made_status = kvl__make_kernels(ctx, &layer, &made_layer);
-    if (made_status == KVL_OK) {
+    // What is for another processor is compiled, and cannot be loaded here.
+    if (made_status == KVL_OK || (made_status == KVL_COMPILE && made.foreign)) {
         fprintf(stderr, "%-8s %-40s %d programs\n",
                 made.num_entries > before ? made.entries[before].arch : "", text,
                 made.num_entries - before);

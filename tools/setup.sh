@@ -4,10 +4,11 @@
 #     sh tools/setup.sh [--tests] [--model]
 #
 # Without options: compiler, CMake, Lua, BLAS, PCRE2, xxHash, cJSON.  --tests adds Criterion, Open
-# MPI, and, where they are not there, NVRTC as the wheel nvidia-cuda-nvrtc in build-test/nvrtc
-# (90 MB), which KVLOOM_NVRTC then names for test.sh, and nvdisasm likewise.  --model adds what
-# fetches a model.  Calls apt-get only if something is missing; that needs root or a sudo that asks
-# for nothing, and without them the command is printed and the status is 1.
+# MPI, on x86-64 a compiler for arm64 with its emulator, and, where they are not there, NVRTC as the
+# wheel nvidia-cuda-nvrtc in build-test/nvrtc (90 MB), which KVLOOM_NVRTC then names for test.sh,
+# and nvdisasm likewise.  --model adds what fetches a model.  Calls apt-get only if something is
+# missing; that needs root or a sudo that asks for nothing, and without them the command is printed
+# and the status is 1.
 set -eu
 
 tests=0
@@ -16,7 +17,7 @@ for word in "$@"; do
     case $word in
     --tests) tests=1 ;;
     --model) model=1 ;;
-    --help | -h) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help | -h) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "setup.sh: unknown option $word" >&2; exit 2 ;;
     esac
 done
@@ -82,6 +83,11 @@ want pkg-config command_of pkg-config pkgconf
 if [ "$tests" -eq 1 ]; then
     want libcriterion-dev header criterion/criterion.h
     want openmpi-bin command_of mpirun
+    if [ "$(uname -m)" = x86_64 ]; then
+        want gcc-aarch64-linux-gnu command_of aarch64-linux-gnu-gcc
+        want libc6-dev-arm64-cross test -e /usr/aarch64-linux-gnu/include/stdio.h
+        want qemu-user command_of qemu-aarch64 qemu-aarch64-static
+    fi
     want libopenmpi-dev command_of mpicc
     { nvrtc_there && nvdisasm_there; } || want python3-pip pip_works
 fi

@@ -425,13 +425,9 @@ static NOINLINE void $(s "dot_cells")(const unsigned char* page, int lane16, int
                 //% for _, read in ipairs(codec.reads "word16") do
                 const $(read.type) $(read.name) = $(read.expr);
                 //% end
-                vp x;
-                //% for k = 0, 7 do
-                x = $(up > 0 and codec.high_pair[k + 1] or codec.pair[k + 1]);
-                //% for _, h in ipairs(tile.heads) do
-                //% local sum = tile.chain(h, k)
-                $(sum) = dot_at(pairs + $(h * words // 2 + k), x, $(sum));
-                //% end
+                //% local pair = up > 0 and codec.high_pair or codec.pair
+                //% for _, line in ipairs(products(isa, tile, pair, words)) do
+                $(line)
                 //% end
             }
             //% for _, h in ipairs(tile.heads) do

@@ -273,22 +273,10 @@ static NOINLINE void $(s "dot_cells")(const unsigned char* page, int lane16, int
                     //% for _, read in ipairs(codec.reads "at") do
                     const $(read.type) $(read.name) = $(read.expr);
                     //% end
-                    //% if codec.by_lane then
-                    vi table;
-                    //% end
-                    //% for k = 0, 7 do
-                    //% local pair = up > 0 and codec.high_pair[k + 1] or codec.pair[k + 1]
-                    const vp $("x_" .. k) = $(pair);
-                    //% for _, h in ipairs(tile.heads) do
-                    //% local sum, first = tile.chain(h, k), h // each * words // 2 + k
-                    //% if codec.by_lane and (h % each == 0 or h == tile.heads[1]) then
-                    table = load_pairs(pairs[$(first)]);
-                    //% end
-                    //% local taken = ("take_lanes(table, take_%d), (vi)x_%d"):format(h % each, k)
-                    //% local at = ("pairs + %d, x_%d"):format(first, k)
-                    //% local call = codec.by_lane and "dot_pairs(" .. taken or "dot_at(" .. at
-                    $(sum) = $(call), $(sum));
-                    //% end
+                    //% local pair = up > 0 and codec.high_pair or codec.pair
+                    //% local taken = codec.by_lane and each or nil
+                    //% for _, line in ipairs(products(isa, tile, pair, words, taken)) do
+                    $(line)
                     //% end
                 }
                 //% for _, h in ipairs(tile.heads) do

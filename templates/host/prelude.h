@@ -411,12 +411,46 @@ INLINE float greatest_lane(vf x)
     return b > a ? b : a;
 }
 //% if isa.dot ~= "none" then
+//% if isa.dot == "bytes" then
+
+typedef uint8_t vb_whole __attribute__((vector_size(16)));
+//% end
 
 // 16-BIT WEIGHTS, in pairs: two in each lane
 
 INLINE vi load_pairs(const int32_t* pairs) { return *(const vi_at*)pairs; }
 INLINE void store_pairs(int32_t* pairs, vi x) { *(vi_at*)pairs = x; }
 
+//% if isa.dot == "bytes" then
+// Returns sum + x[2 l] w[2 l] + x[2 l + 1] w[2 l + 1] in lane l.
+INLINE vi dot_pairs(vi w, vi x, vi sum)
+{
+    vi low, high;
+    __asm__("smull %0.4s, %2.4h, %3.4h\n\tsmull2 %1.4s, %2.8h, %3.8h\n\taddp %0.4s, %0.4s, %1.4s"
+            : "=&w"(low), "=&w"(high) : "w"(w), "w"(x));
+    return sum + low;
+}
+
+// Codes of two pairs, bytes in each lane: the first of a and b, the second of a and b.
+INLINE vp fours_of(vp a, vp b)
+{
+    __asm__("sli %0.8h, %1.8h, #8" : "+w"(a) : "w"(b));
+    return a;
+}
+
+// The products of two vectors of fours with the eight weights at `at`: of their low bytes join
+// *low, of their high ones *high.
+INLINE void dot_fours(const int32_t* at, vp x, vp y, vi* low, vi* high)
+{
+    const vb_whole order = { 0, 4, 2, 6, 1, 5, 3, 7, 8, 12, 10, 14, 9, 13, 11, 15 };
+    vi w = load_pairs(at);
+    __asm__("tbl %0.16b, {%0.16b}, %1.16b" : "+w"(w) : "w"(order));
+    __asm__("udot %0.4s, %1.16b, %2.4b[0]" : "+w"(*low) : "w"(x), "w"(w));
+    __asm__("sdot %0.4s, %1.16b, %2.4b[1]" : "+w"(*high) : "w"(x), "w"(w));
+    __asm__("udot %0.4s, %1.16b, %2.4b[2]" : "+w"(*low) : "w"(y), "w"(w));
+    __asm__("sdot %0.4s, %1.16b, %2.4b[3]" : "+w"(*high) : "w"(y), "w"(w));
+}
+//% else
 // Returns sum + x[2 l] w[0] + x[2 l + 1] w[1] in lane l, for the pair w at `at`.
 //% if isa.dot == "vnni" then
 //% local encoding = isa.broadcast == 0 and "%{vex%} " or ""      -- the one of AVX-VNNI
@@ -456,10 +490,16 @@ INLINE vi take_lanes(vi of, vi at)
     __asm__("vpermd %2, %1, %0" : "=v"(x) : "v"(at), "v"(of));
     return x;
 }
+//% end
 
 INLINE vi add_pairs(vi x, vi sum)
 {
+    //% if isa.vector == "arm" then
+    __asm__("sadalp %0.4s, %1.8h" : "+w"(sum) : "w"(x));
+    return sum;
+    //% else
     return dot_pairs((vi){ $(repeated("0x10001", isa.lanes)) }, x, sum);
+    //% end
 }
 
 // Bytes x as x 2^up - lower, two in each lane.
@@ -474,21 +514,32 @@ INLINE vi load_wide_s8(const unsigned char* at, int up, int lower)
 INLINE vi times_ratio(vi a, vi b)
 {
     vi x;
+    //% if isa.vector == "arm" then
+    __asm__("sqrdmulh %0.8h, %1.8h, %2.8h" : "=w"(x) : "w"(b), "w"(a));
+    //% else
     __asm__("vpmulhrsw %2, %1, %0" : "=v"(x) : "v"(b), ANY(a));
+    //% end
     return x;
 }
 
 INLINE vi absolute_pairs(vi x)
 {
     vi size;
+    //% if isa.vector == "arm" then
+    __asm__("abs %0.8h, %1.8h" : "=w"(size) : "w"(x));
+    //% else
     __asm__("vpabsw %1, %0" : "=v"(size) : "v"(x));
+    //% end
     return size;
 }
 
 INLINE int any_bit(vi x)
 {
     int any;
-    //% if isa.lanes == 16 then
+    //% if isa.vector == "arm" then
+    vi most;
+    __asm__("umaxv %s1, %2.4s\n\tfmov %w0, %s1" : "=r"(any), "=&w"(most) : "w"(x));
+    //% elseif isa.lanes == 16 then
     __asm__("vptestmd %1, %1, %%k1\n\tkmovw %%k1, %0" : "=r"(any) : "v"(x) : "k1");
     //% else
     __asm__("vmovmskps %1, %0" : "=r"(any) : "x"((vi)(x != 0)));
@@ -499,7 +550,11 @@ INLINE int any_bit(vi x)
 // The low 16 bits of the lanes of a, then of b.
 INLINE vi low_halves(vi a, vi b)
 {
-    //% if isa.lanes == 16 then
+    //% if isa.vector == "arm" then
+    vi x;
+    __asm__("uzp1 %0.8h, %1.8h, %2.8h" : "=w"(x) : "w"(a), "w"(b));
+    return x;
+    //% elseif isa.lanes == 16 then
     const vp even = { $(even_numbers) };
     __asm__("vpermt2w %2, %1, %0" : "+v"(a) : "v"(even), "v"(b));
     return a;

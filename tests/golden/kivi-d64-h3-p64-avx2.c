@@ -598,28 +598,29 @@ INLINE float greatest_lane(vf x)
     const float a = all[1] > all[0] ? all[1] : all[0], b = all[3] > all[2] ? all[3] : all[2];
     return b > a ? b : a;
 }
-#line 414 "templates/host/prelude.h"
+#line 418 "templates/host/prelude.h"
 
 // 16-BIT WEIGHTS, in pairs: two in each lane
 
 INLINE vi load_pairs(const int32_t* pairs) { return *(const vi_at*)pairs; }
 INLINE void store_pairs(int32_t* pairs, vi x) { *(vi_at*)pairs = x; }
 
+#line 454 "templates/host/prelude.h"
 // Returns sum + x[2 l] w[0] + x[2 l + 1] w[1] in lane l, for the pair w at `at`.
-#line 437 "templates/host/prelude.h"
+#line 471 "templates/host/prelude.h"
 INLINE vi dot_pairs(vi w, vi x, vi sum)
 {
     vi part;
     __asm__("vpmaddwd %2, %1, %0" : "=v"(part) : "v"(x), "v"(w));
     return sum + part;
 }
-#line 445 "templates/host/prelude.h"
+#line 479 "templates/host/prelude.h"
 
 INLINE vi dot_at(const int32_t* at, vp x, vi sum)
 {
     return dot_pairs((vi){ *at, *at, *at, *at, *at, *at, *at, *at }, (vi)x, sum);
 }
-#line 451 "templates/host/prelude.h"
+#line 485 "templates/host/prelude.h"
 
 // Lane l of the result is lane at[l] of a vector.
 INLINE vi take_lanes(vi of, vi at)
@@ -628,10 +629,13 @@ INLINE vi take_lanes(vi of, vi at)
     __asm__("vpermd %2, %1, %0" : "=v"(x) : "v"(at), "v"(of));
     return x;
 }
+#line 494 "templates/host/prelude.h"
 
 INLINE vi add_pairs(vi x, vi sum)
 {
+#line 501 "templates/host/prelude.h"
     return dot_pairs((vi){ 0x10001, 0x10001, 0x10001, 0x10001, 0x10001, 0x10001, 0x10001, 0x10001 }, x, sum);
+#line 503 "templates/host/prelude.h"
 }
 
 // Bytes x as x 2^up - lower, two in each lane.
@@ -646,35 +650,39 @@ INLINE vi load_wide_s8(const unsigned char* at, int up, int lower)
 INLINE vi times_ratio(vi a, vi b)
 {
     vi x;
+#line 520 "templates/host/prelude.h"
     __asm__("vpmulhrsw %2, %1, %0" : "=v"(x) : "v"(b), ANY(a));
+#line 522 "templates/host/prelude.h"
     return x;
 }
 
 INLINE vi absolute_pairs(vi x)
 {
     vi size;
+#line 531 "templates/host/prelude.h"
     __asm__("vpabsw %1, %0" : "=v"(size) : "v"(x));
+#line 533 "templates/host/prelude.h"
     return size;
 }
 
 INLINE int any_bit(vi x)
 {
     int any;
-#line 494 "templates/host/prelude.h"
+#line 545 "templates/host/prelude.h"
     __asm__("vmovmskps %1, %0" : "=r"(any) : "x"((vi)(x != 0)));
-#line 496 "templates/host/prelude.h"
+#line 547 "templates/host/prelude.h"
     return any;
 }
 
 // The low 16 bits of the lanes of a, then of b.
 INLINE vi low_halves(vi a, vi b)
 {
-#line 507 "templates/host/prelude.h"
+#line 562 "templates/host/prelude.h"
     vi x;
     __asm__("vpackusdw %2, %1, %0\n\tvpermq $0xd8, %0, %0"
             : "=v"(x) : "v"(a & 0xffff), "v"(b & 0xffff));
     return x;
-#line 512 "templates/host/prelude.h"
+#line 567 "templates/host/prelude.h"
 }
 
 // Rounds a times `factor`, then b times it, to 16-bit numbers; products are at most 32767.
@@ -1422,89 +1430,89 @@ static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int end1
                 __asm__("" : "+r"(pairs));           // addresses stay offsets from it
 #line 426 "templates/host/dots.h"
                 const vu word_0_0 = load_u32(cell + 0 + lane * 4);
-#line 428 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 vp x;
 #line 430 "templates/host/dots.h"
                 x = ((vp)word_0_0 & 3);
-#line 433 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 sum_0_0 = dot_at(pairs + 0, x, sum_0_0);
-#line 433 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 sum_1_0 = dot_at(pairs + 32, x, sum_1_0);
-#line 433 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 sum_2_0 = dot_at(pairs + 64, x, sum_2_0);
 #line 430 "templates/host/dots.h"
                 x = ((vp)word_0_0 >> 2 & 3);
-#line 433 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 sum_0_0 = dot_at(pairs + 1, x, sum_0_0);
-#line 433 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 sum_1_0 = dot_at(pairs + 33, x, sum_1_0);
-#line 433 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 sum_2_0 = dot_at(pairs + 65, x, sum_2_0);
 #line 430 "templates/host/dots.h"
                 x = ((vp)word_0_0 >> 4 & 3);
-#line 433 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 sum_0_0 = dot_at(pairs + 2, x, sum_0_0);
-#line 433 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 sum_1_0 = dot_at(pairs + 34, x, sum_1_0);
-#line 433 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 sum_2_0 = dot_at(pairs + 66, x, sum_2_0);
 #line 430 "templates/host/dots.h"
                 x = ((vp)word_0_0 >> 6 & 3);
-#line 433 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 sum_0_0 = dot_at(pairs + 3, x, sum_0_0);
-#line 433 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 sum_1_0 = dot_at(pairs + 35, x, sum_1_0);
-#line 433 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 sum_2_0 = dot_at(pairs + 67, x, sum_2_0);
 #line 430 "templates/host/dots.h"
                 x = ((vp)word_0_0 >> 8 & 3);
-#line 433 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 sum_0_0 = dot_at(pairs + 4, x, sum_0_0);
-#line 433 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 sum_1_0 = dot_at(pairs + 36, x, sum_1_0);
-#line 433 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 sum_2_0 = dot_at(pairs + 68, x, sum_2_0);
 #line 430 "templates/host/dots.h"
                 x = ((vp)word_0_0 >> 10 & 3);
-#line 433 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 sum_0_0 = dot_at(pairs + 5, x, sum_0_0);
-#line 433 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 sum_1_0 = dot_at(pairs + 37, x, sum_1_0);
-#line 433 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 sum_2_0 = dot_at(pairs + 69, x, sum_2_0);
 #line 430 "templates/host/dots.h"
                 x = ((vp)word_0_0 >> 12 & 3);
-#line 433 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 sum_0_0 = dot_at(pairs + 6, x, sum_0_0);
-#line 433 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 sum_1_0 = dot_at(pairs + 38, x, sum_1_0);
-#line 433 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 sum_2_0 = dot_at(pairs + 70, x, sum_2_0);
 #line 430 "templates/host/dots.h"
                 x = (vp)word_0_0 >> 14;
-#line 433 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 sum_0_0 = dot_at(pairs + 7, x, sum_0_0);
-#line 433 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 sum_1_0 = dot_at(pairs + 39, x, sum_1_0);
-#line 433 "templates/host/dots.h"
+#line 430 "templates/host/dots.h"
                 sum_2_0 = dot_at(pairs + 71, x, sum_2_0);
-#line 436 "templates/host/dots.h"
+#line 432 "templates/host/dots.h"
             }
-#line 438 "templates/host/dots.h"
+#line 434 "templates/host/dots.h"
             store(sums + 0 * stride,
                   mul_add(__builtin_convertvector(sum_0_0, vf), repeat(w->unit[0]),
                           repeat(w->rest[0])));
-#line 438 "templates/host/dots.h"
+#line 434 "templates/host/dots.h"
             store(sums + 1 * stride,
                   mul_add(__builtin_convertvector(sum_1_0, vf), repeat(w->unit[1]),
                           repeat(w->rest[1])));
-#line 438 "templates/host/dots.h"
+#line 434 "templates/host/dots.h"
             store(sums + 2 * stride,
                   mul_add(__builtin_convertvector(sum_2_0, vf), repeat(w->unit[2]),
                           repeat(w->rest[2])));
-#line 442 "templates/host/dots.h"
+#line 438 "templates/host/dots.h"
         }
-#line 444 "templates/host/dots.h"
+#line 440 "templates/host/dots.h"
         sums += lanes;
     }
 }
@@ -2354,96 +2362,96 @@ static NOINLINE void v_dot_cells(const v_strip* strip, int lane16, int from, int
                     __asm__("" : "+r"(pairs));           // addresses stay offsets from it
 #line 170 "templates/host/value_dots.h"
                     const vu word_0_0 = load_u32(cell + 0 + lane * 4);
-#line 172 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     vp x;
 #line 174 "templates/host/value_dots.h"
                     x = ((vp)word_0_0 & 3);
-#line 177 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     sum_0_0 = dot_at(pairs + 0, x, sum_0_0);
-#line 177 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     sum_1_0 = dot_at(pairs + 64, x, sum_1_0);
-#line 177 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     sum_2_0 = dot_at(pairs + 128, x, sum_2_0);
 #line 174 "templates/host/value_dots.h"
                     x = ((vp)word_0_0 >> 2 & 3);
-#line 177 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     sum_0_0 = dot_at(pairs + 1, x, sum_0_0);
-#line 177 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     sum_1_0 = dot_at(pairs + 65, x, sum_1_0);
-#line 177 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     sum_2_0 = dot_at(pairs + 129, x, sum_2_0);
 #line 174 "templates/host/value_dots.h"
                     x = ((vp)word_0_0 >> 4 & 3);
-#line 177 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     sum_0_0 = dot_at(pairs + 2, x, sum_0_0);
-#line 177 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     sum_1_0 = dot_at(pairs + 66, x, sum_1_0);
-#line 177 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     sum_2_0 = dot_at(pairs + 130, x, sum_2_0);
 #line 174 "templates/host/value_dots.h"
                     x = ((vp)word_0_0 >> 6 & 3);
-#line 177 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     sum_0_0 = dot_at(pairs + 3, x, sum_0_0);
-#line 177 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     sum_1_0 = dot_at(pairs + 67, x, sum_1_0);
-#line 177 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     sum_2_0 = dot_at(pairs + 131, x, sum_2_0);
 #line 174 "templates/host/value_dots.h"
                     x = ((vp)word_0_0 >> 8 & 3);
-#line 177 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     sum_0_0 = dot_at(pairs + 4, x, sum_0_0);
-#line 177 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     sum_1_0 = dot_at(pairs + 68, x, sum_1_0);
-#line 177 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     sum_2_0 = dot_at(pairs + 132, x, sum_2_0);
 #line 174 "templates/host/value_dots.h"
                     x = ((vp)word_0_0 >> 10 & 3);
-#line 177 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     sum_0_0 = dot_at(pairs + 5, x, sum_0_0);
-#line 177 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     sum_1_0 = dot_at(pairs + 69, x, sum_1_0);
-#line 177 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     sum_2_0 = dot_at(pairs + 133, x, sum_2_0);
 #line 174 "templates/host/value_dots.h"
                     x = ((vp)word_0_0 >> 12 & 3);
-#line 177 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     sum_0_0 = dot_at(pairs + 6, x, sum_0_0);
-#line 177 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     sum_1_0 = dot_at(pairs + 70, x, sum_1_0);
-#line 177 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     sum_2_0 = dot_at(pairs + 134, x, sum_2_0);
 #line 174 "templates/host/value_dots.h"
                     x = (vp)word_0_0 >> 14;
-#line 177 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     sum_0_0 = dot_at(pairs + 7, x, sum_0_0);
-#line 177 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     sum_1_0 = dot_at(pairs + 71, x, sum_1_0);
-#line 177 "templates/host/value_dots.h"
+#line 174 "templates/host/value_dots.h"
                     sum_2_0 = dot_at(pairs + 135, x, sum_2_0);
-#line 180 "templates/host/value_dots.h"
+#line 176 "templates/host/value_dots.h"
                 }
             }
-#line 183 "templates/host/value_dots.h"
+#line 179 "templates/host/value_dots.h"
             {
                 float* to = sums + 0 * stride + lane;
                 const vf whole = __builtin_convertvector(sum_0_0, vf);
                 store(to, load(to) + mul_add(whole, repeat(w->unit[0]), repeat(w->rest[0])));
             }
-#line 183 "templates/host/value_dots.h"
+#line 179 "templates/host/value_dots.h"
             {
                 float* to = sums + 1 * stride + lane;
                 const vf whole = __builtin_convertvector(sum_1_0, vf);
                 store(to, load(to) + mul_add(whole, repeat(w->unit[1]), repeat(w->rest[1])));
             }
-#line 183 "templates/host/value_dots.h"
+#line 179 "templates/host/value_dots.h"
             {
                 float* to = sums + 2 * stride + lane;
                 const vf whole = __builtin_convertvector(sum_2_0, vf);
                 store(to, load(to) + mul_add(whole, repeat(w->unit[2]), repeat(w->rest[2])));
             }
-#line 189 "templates/host/value_dots.h"
+#line 185 "templates/host/value_dots.h"
         }
-#line 191 "templates/host/value_dots.h"
+#line 187 "templates/host/value_dots.h"
     }
 }
 
