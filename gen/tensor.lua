@@ -47,6 +47,12 @@ local function planes_of(bits)
     return p
 end
 
+-- Whether metadata of one byte in steps, or f16 without flags, whose offset is stored as it is.
+local function serves_meta(d, meta)
+    if meta.scale_bytes == 1 then return meta.steps end
+    return meta.scale_type == "f16" and d.copies == 1 and (not d.has_zero or meta.offset == "zero")
+end
+
 -- Whether the parts of a side are those of a kernel by tensor cores.
 local function serves_side(d, axis)
     local meta = d.parts.meta
@@ -54,7 +60,7 @@ local function serves_side(d, axis)
         and d.head_dim % 64 == 0 and d.group_size % rows == 0
         and not d.adds and not d.parts.extra
         and not d.calibrated_book
-        and not d.book and meta and meta.scale_bytes == 1 and meta.steps
+        and not d.book and meta and serves_meta(d, meta)
         and (axis == "per_token" or is_power(d.group_size))
 end
 
@@ -65,13 +71,16 @@ local function derive_side(d)
     local side = {
         bits = d.bits, words = p.words, at = p.at, cells = d.head_dim // 16,
         codes_bytes = rows * d.head_dim * d.bits // 8,
-        scale_type = meta.scale_type, zero_type = d.has_zero and meta.zero_type or "none",
+        bytes = meta.scale_bytes, scale_type = meta.scale_type,
+        zero_type = d.has_zero and meta.zero_type or "none",
         packed = meta.packed or false,
         mask = ("0x%08xu"):format(((1 << d.bits) - 1) * 0x10001),
     }
     -- What is taken from each code: code_max / 2, or 2^(bits - 1) where levels are centered.
     local half = d.parts.levels.is_centered and 1 << d.bits - 1 or d.code_max / 2
-    if d.has_zero then
+    if d.has_zero and meta.zero_type == "f16" then  -- an offset
+        side.step, side.two_steps, side.bias, side.half = 1, false, 0, 1
+    elseif d.has_zero then
         local bias = meta.zero_type == "i8" and 1024 + 128 or 1024 + 8
         side.step = (1 << d.bits) / meta.steps
         side.two_steps = not is_f16(bias * side.step + half)
@@ -89,7 +98,12 @@ function tensor.plan(config, sides)
        or config.page_size % rows ~= 0 or not serves_side(k, "per_channel")
        or not serves_side(v, "per_token") then return false end
     local t = { k = derive_side(k), v = derive_side(v), rows = rows }
-    t.tall = config.num_heads > 4                   -- queries are rows, 8 heads in two parts
+    local scale_type = t.k.scale_type
+    t.exact_scales = scale_type ~= "log4" and scale_type ~= "f16"        -- of four significant bits
+    -- Queries are rows, 8 heads in two parts, of which the second takes what rounding leaves of the
+    -- first times a scale; or columns where heads are few: too coarse for scales in f16.
+    t.tall = config.num_heads > 4
+    if not t.tall and scale_type == "f16" then return false end
     t.columns = t.tall and (config.num_heads + 7) // 8 or 1     -- fragments of query heads
     t.parts, t.scores = t.tall and 2 or 1, t.tall and 8 or 4    -- of a lane and fragment
     t.quads = 2 * t.parts                            -- 16 bytes of queries of 16 channels
@@ -99,18 +113,19 @@ function tensor.plan(config, sides)
     t.value_groups = v.head_dim // v.group_size
     -- Metadata of a step, in pieces of 16 bytes: scales and zeros of keys, then of values.
     local k_pieces, v_pieces = k.head_dim // 16, t.value_groups * 2
-    t.pieces = { k_pieces, k.zero_bytes * k_pieces, v_pieces, v.zero_bytes * v_pieces }
+    t.pieces = { t.k.bytes * k_pieces, k.zero_bytes * k_pieces,
+                 t.v.bytes * v_pieces, v.zero_bytes * v_pieces }
     t.meta_pieces = t.pieces[1] + t.pieces[2] + t.pieces[3] + t.pieces[4]
-    t.stage_bytes = t.k.codes_bytes + t.v.codes_bytes + 16 * t.meta_pieces
+    t.stage_bytes = t.k.codes_bytes + t.v.codes_bytes + 32 + 16 * t.meta_pieces
     -- As f16: scales and zeros of a group of keys, and of the tokens of a step.
     t.k_numbers, t.v_numbers = k.head_dim, t.value_groups * rows
     t.k_numbers_bytes = 6 * t.k_numbers + 32
     t.numbers_bytes = t.k_numbers_bytes + 4 * t.v_numbers + 64
-    -- Of values' codes in pieces of 16 bytes: how far apart those are that go to places of their
-    -- own (v_piece), and how many a lane has.
-    local tile = t.v.cells * 2 * v.bits
-    t.v_apart = tile % 32 == 0 and tile or 32
-    t.v_copies = t.v.codes_bytes // 16 // t.v_apart
+    -- Copies of values' codes, 32 pieces of 16 bytes each, go to places that are apart by less than
+    -- a constant where cells begin within one (v_byte).
+    t.v_tile = t.v.cells * 2 * v.bits
+    t.v_apart = t.v_tile % 32 ~= 0
+    t.v_copies = t.v_apart and t.v.codes_bytes // 512 or 1
     -- Fragments of the queries: in registers, or in shared memory where there are many.
     t.keeps_queries = k.copies == 1 and t.spans * t.columns * t.parts <= 4
     t.query_rows = t.tall and config.num_heads or 8  -- of lanes, 4 each
@@ -119,7 +134,6 @@ function tensor.plan(config, sides)
     local function room() return warps * (t.stages * t.stage_bytes + t.numbers_bytes)
                                  + t.query_bytes end
     while t.stages > 2 and room() > shared_bytes do t.stages = t.stages - 1 end
-    t.exact_scales = t.k.scale_type ~= "log4"        -- of four significant bits
     t.room = room()
     local merge = warps * 8 * t.columns * (v.head_dim + 6) * 4
     if t.room < merge then t.room = merge end

@@ -32,6 +32,7 @@ static const shape shapes[] = {
     { "loom:b4,sink=1,recent=32", 2, 1, 64, 64, 200, 0, 0, 0 },
     { "kivi:k.levels=midpoint,k.fit=rms,v.levels=symmetric,v.fit=absmax,sink=1,recent=32", 4, 1, 64,
       64, 200, 0, 0, 0 },
+    { "kivi:meta=f16,kg64,vg32,sink=1,recent=64", 6, 1, 128, 64, 230, 0, 0, 0 },
 };
 enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0] };
 

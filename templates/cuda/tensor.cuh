@@ -123,6 +123,13 @@ INLINE uint32_t shared_4(uint32_t at)
     return x;
 }
 
+INLINE uint2 shared_8(uint32_t at)
+{
+    uint2 x;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(at) : "memory");
+    return x;
+}
+
 INLINE uint4 shared_16(uint32_t at)
 {
     uint4 x;

@@ -35,6 +35,7 @@ enum { quads = $(n.quads) };
 enum { k_cell = $(32 * k.bits), v_cell = $(32 * v.bits), k_cells = $(k.cells) };
 enum { v_cells = $(v.cells), tensor_bytes = $(n.room), v_tile = v_cells * $(2 * v.bits) };
 //% local into = n.v_copies                        -- addresses of a lane that copies go to
+enum { v_pad = 32, codes_bytes = k_codes + v_codes + v_pad };      // of a stage, then metadata
 
 // Where lane 4 g + t is in a fragment; g = 4 a + 2 b + e, t = 2 va + vb.  Addresses are of shared
 // memory: with the ring's offset of a stage, or of the numbers of the warp.
@@ -91,32 +92,34 @@ INLINE int k_piece(int piece)
     return (piece $(k.bits == 2 and "" or "^ (cell & 1) << 2")) ^ (cell >> 1 & 1);
 }
 
-INLINE int v_piece(int piece) { return piece ^ piece / v_tile << 1; }
+INLINE int v_byte(int piece) { return piece * 16 + piece / v_tile * v_pad; }
 
 // The addresses of a lane, of a warp whose ring and numbers are at `ring` and `numbers`.
 INLINE void place_copies(uint32_t ring, uint32_t numbers, place* p)
 {
-    enum { codes = k_codes + v_codes, v_meta_at = codes + $(16 * (n.pieces[1] + n.pieces[2])) };
+    enum { k_meta_bytes = $(16 * (n.pieces[1] + n.pieces[2])) };
     p->k_into = kept(ring + k_piece(p->lane) * 16);
-    p->meta_into = kept(ring + codes + p->lane * 16);
-    for (int i = 0; i < $(into); ++i) {
-        const int piece = p->lane + i * $(n.v_apart);
-        p->v_into[i] = kept(ring + k_codes + v_piece(piece) * 16);
-    }
+    for (int i = 0; i < $(into); ++i)
+        p->v_into[i] = kept(ring + k_codes + v_byte(p->lane + i * 32));
+    //% if n.v_apart then
+    p->meta_into = kept(ring + codes_bytes + p->lane * 16);
+    //% else
+    p->meta_into = p->v_into[0] + (codes_bytes - k_codes);
+    //% end
 #pragma unroll
     for (int r = 0; r < k_rounds; ++r) {
         const int word = (p->lane + 32 * r) % (k_numbers / 4);
-        p->k_meta[r] = kept(ring + codes + word * 4);
+        p->k_meta[r] = kept(ring + codes_bytes + word * $(4 * k.bytes));
         p->k_to[r] = kept(numbers + word * 8);
     }
 #pragma unroll
     for (int r = 0; r < v_rounds; ++r) {
-        //% if n.k_numbers == n.v_numbers then
-        p->v_meta[r] = p->k_meta[r] + (v_meta_at - codes);
+        //% if n.k_numbers == n.v_numbers and k.bytes == v.bytes then
+        p->v_meta[r] = p->k_meta[r] + k_meta_bytes;
         p->v_to[r] = p->k_to[r] + v_at;
         //% else
         const int word = (p->lane + 32 * r) % (v_numbers / 4);
-        p->v_meta[r] = kept(ring + v_meta_at + word * 4);
+        p->v_meta[r] = kept(ring + codes_bytes + k_meta_bytes + word * $(4 * v.bytes));
         p->v_to[r] = kept(numbers + v_at + word * 8);
         //% end
     }
@@ -148,7 +151,7 @@ INLINE place place_of(uint32_t ring, uint32_t numbers)
         }
     //% local half_at = v.bits == 2 and "0" or "p.vb * 4"
     const int value = p.g / 4 * $(2 * v.bits) + $(half_at) + p.g % 4;
-    p.value = kept(ring + k_codes + (p.va * v_tile + (value ^ p.va << 1)) * 16);
+    p.value = kept(ring + k_codes + v_byte(p.va * v_tile + value));
     p.v_shift = kept(p.vb * 8);
     //% local k_up = k.bits .. " * (2 * (lane % 2) + h)"
 #pragma unroll
@@ -182,22 +185,24 @@ typedef struct feed {
 // So that offsets of all copies are small.
 enum { middle_at = $(rows_apart and 0 or (k_at.page_bytes + v.codes_bytes) // 2 // 16 * 16) };
 
-// The lane's place before row `row` of the page f->next.
-INLINE void enter_page(feed* f, int lane, int row)
+// The lane's place before row `row` of the page f->next, `in_page` of it.
+INLINE void enter_page(feed* f, int lane, int row, int in_page)
 {
-    const int in_page = row % page_size;
-    f->codes = (const unsigned char*)f->next + f->codes_at;
-    f->codes += (in_page / step_rows - 1) * k_codes;
+    f->codes = (const unsigned char*)f->next + (f->codes_at + in_page / step_rows * k_codes);
     for (int r = 0; r < meta_rounds; ++r) {
-        f->meta[r] = (const unsigned char*)f->next + f->meta_at[r];
         //% if sides[1].group_size == n.rows then
-        f->meta[r] += (in_page / step_rows - 1) * f->meta_step[r];
+        const int at = in_page / step_rows * f->meta_step[r];
         //% else
         const bool of_k = lane + 32 * r < $(n.pieces[1] + n.pieces[2]);
-        f->meta[r] += of_k ? in_page / k_group_size * head_dim_k : in_page;
+        const int at = of_k ? in_page / k_group_size * $(sides[1].head_dim * k.bytes)
+                            : in_page * $(v.bytes);
         //% end
+        f->meta[r] = (const unsigned char*)f->next + (f->meta_at[r] + at);
     }
-    f->left = uniform(least_of(page_size - in_page, f->end - row) / step_rows);
+    const int rows = f->end - row;
+    f->left = least_of(page_size - in_page, rows) / step_rows;
+    f->table += rows > page_size - in_page;
+    f->next = *f->table;
 }
 
 INLINE void start_feed(feed* f, const kvl__device_seq* s, int head, int row, int end, int lane)
@@ -205,21 +210,25 @@ INLINE void start_feed(feed* f, const kvl__device_seq* s, int head, int row, int
     const int at = head * (keys_bytes + values_bytes);
     f->row = row;
     f->end = end;
-    f->codes_at = kept(at + middle_at + lane * 16);
+    f->codes_at = kept(at + middle_at + lane * 16 - k_codes);
     for (int r = 0; r < meta_rounds; ++r) {
         enum { ks = $(n.pieces[1]), kz = $(n.pieces[2]), vs = $(n.pieces[3]) };
         const int piece = lane + 32 * r, of_k = piece < ks + kz;
         const int is_zero = of_k ? piece >= ks : piece >= ks + kz + vs;
         const int i = piece - (of_k ? is_zero * ks : ks + kz + is_zero * vs);
         const int k_meta = (is_zero ? k_zeros_at : k_scales_at) + i * 16;
-        const int v_meta = (is_zero ? v_zeros_at : v_scales_at) + i / 2 * page_size + i % 2 * 16;
-        f->meta_at[r] = kept(at + (of_k ? k_meta : keys_bytes + v_meta));
-        f->meta_step[r] = kept(of_k ? head_dim_k : step_rows);
+        enum { of_group = $(2 * v.bytes) };          // of values, a step
+        const int v_meta = (is_zero ? v_zeros_at : v_scales_at)
+                           + i / of_group * (page_size * $(v.bytes)) + i % of_group * 16;
+        f->meta_step[r] = kept(of_k ? $(sides[1].head_dim * k.bytes) : $(n.rows * v.bytes));
+        const int before = $(sides[1].group_size == n.rows and "f->meta_step[r]" or "0");
+        f->meta_at[r] = kept(at + (of_k ? k_meta : keys_bytes + v_meta) - before);
     }
     f->left = 0;
     if (row >= end) return;
     f->table = (const uint64_t*)s->table + (row / page_size - (int)s->first_page);
     f->next = *f->table;
+    enter_page(f, lane, row, row % page_size);
 }
 
 // Whether the group of keys that a row is in has not been read by this warp.
@@ -230,9 +239,7 @@ INLINE void ask(feed* f, const place& p, int head, int row, uint32_t to)
 {
     if (f->left == 0) {
         if (row >= f->end) return;
-        enter_page(f, p.lane, row);
-        f->table += row / page_size < (f->end - 1) / page_size;
-        f->next = *f->table;
+        enter_page(f, p.lane, row, 0);
     }
     --f->left;
     f->codes += k_codes;
@@ -247,8 +254,9 @@ INLINE void ask(feed* f, const place& p, int head, int row, uint32_t to)
     copy_16<$(at), $(at - middle)>(p.k_into + to, f->codes);
     //% end
     //% for at = 0, v.codes_bytes - 1, 512 do
-    //% local i = at // 16 // n.v_apart
-    copy_16<$(at - i * n.v_apart * 16), $(first + at)>(p.v_into[$(i)] + to, $(from));
+    //% local i = n.v_apart and at // 512 or 0
+    //% local offset = n.v_apart and 0 or at + at // 16 // n.v_tile * 32
+    copy_16<$(offset), $(first + at)>(p.v_into[$(i)] + to, $(from));
     //% end
 #pragma unroll
     for (int r = 0; r < meta_rounds; ++r) {
@@ -273,7 +281,7 @@ INLINE void ask(feed* f, const place& p, int head, int row, uint32_t to)
 
 //% for _, one in ipairs { { "k", k }, { "v", v } } do
 //% local side = one[2]
-//% if side.zero_type ~= "none" then
+//% if side.zero_type ~= "none" and side.bytes == 1 then
 INLINE uint32_t $(one[1] .. "_zeros")(uint32_t word, uint32_t selector, uint32_t step,
                                       uint32_t bias)
 {
@@ -292,20 +300,29 @@ INLINE void read_key_numbers(const place& p, uint32_t stage)
 {
 #pragma unroll
     for (int r = 0; r < k_rounds; ++r) {
-        const uint32_t at = p.k_meta[r] + stage, word = shared_4(at);
+        const uint32_t at = p.k_meta[r] + stage;
+        //% if k.bytes == 2 then
+        const uint2 both = shared_8(at);
+        //% else
+        const uint32_t word = shared_4(at);
         //% local of = "pair_of_" .. k.scale_type
         const uint2 both = { $(of)(word, high_selector(0)), $(of)(word, high_selector(1)) };
+        //% end
         store_shared_8(p.k_to[r], both);
-        //% if k.zero_type ~= "none" then
+        //% local offset_of = "both"
+        //% if k.zero_type == "none" then
+        const uint2 z = { p.k_bias[0], p.k_bias[1] };
+        //% elseif k.bytes == 2 then
+        //% offset_of = "stored"
+        const uint2 stored = shared_8(at + 2 * k_numbers), z = { p.k_step[0], p.k_step[1] };
+        //% else
         const uint32_t zeros = $(k.packed and "word" or "shared_4(at + k_numbers)");
         const uint2 z = { k_zeros(zeros, low_selector(0), p.k_step[0], p.k_bias[0]),
                           k_zeros(zeros, low_selector(1), p.k_step[1], p.k_bias[1]) };
-        //% else
-        const uint2 z = { p.k_bias[0], p.k_bias[1] };
         //% end
-        const uint2 offsets = { pair_mul(both.x, z.x), pair_mul(both.y, z.y) };
-        const uint2 low = { pair_mul_sub(both.x, z.x, offsets.x),
-                            pair_mul_sub(both.y, z.y, offsets.y) };
+        const uint2 offsets = { pair_mul($(offset_of).x, z.x), pair_mul($(offset_of).y, z.y) };
+        const uint2 low = { pair_mul_sub($(offset_of).x, z.x, offsets.x),
+                            pair_mul_sub($(offset_of).y, z.y, offsets.y) };
         store_shared_8(p.k_to[r] + 2 * k_numbers, offsets);
         store_shared_8(p.k_to[r] + k_low_at, low);
     }
@@ -324,25 +341,47 @@ INLINE void read_value_numbers(const place& p, uint32_t stage, bool inside, int 
 {
 #pragma unroll
     for (int r = 0; r < v_rounds; ++r) {
-        const uint32_t at = p.v_meta[r] + stage, word = shared_4(at);
+        const uint32_t at = p.v_meta[r] + stage;
+        const int a = p.lane / 4 % 2, token = p.lane % 8 * 4;
+        //% local has_zero = v.zero_type ~= "none"
+        //% if v.bytes == 2 then
+        uint2 both = shared_8(at);
+        //% if has_zero then
+        uint2 stored = shared_8(at + 2 * v_numbers);
+        if (a) stored = make_uint2(stored.y, stored.x);
+        //% end
+        if (a) both = make_uint2(both.y, both.x);
+        //% else
+        const uint32_t word = shared_4(at);
+        //% if has_zero then
+        const uint32_t zeros = $(v.packed and "word" or "shared_4(at + v_numbers)");
+        //% end
         //% local of = "pair_of_" .. v.scale_type
         uint2 both = { $(of)(word, p.v_scale[0]), $(of)(word, p.v_scale[1]) };
+        //% end
         if (!inside) {
-            const int a = p.lane / 4 % 2, token = p.lane % 8 * 4;
-            both.x &= seen_pair(token + 2 * a, begin, end);
-            both.y &= seen_pair(token + 2 * (1 ^ a), begin, end);
+            const uint32_t first = seen_pair(token + 2 * a, begin, end);
+            const uint32_t second = seen_pair(token + 2 * (1 ^ a), begin, end);
+            both.x &= first;
+            both.y &= second;
+            //% if v.bytes == 2 and has_zero then
+            stored.x &= first;
+            stored.y &= second;
+            //% end
         }
         const uint2 scales = { pair_mul(both.x, p.v_weight[0]), pair_mul(both.y, p.v_weight[1]) };
         store_shared_8(p.v_to[r], scales);
-        //% if v.zero_type ~= "none" then
-        const uint32_t zeros = $(v.packed and "word" or "shared_4(at + v_numbers)");
+        //% local offset_of = v.bytes == 2 and has_zero and "stored" or "both"
+        //% if not has_zero then
+        const uint2 z = { $(pair(-8 * v.half)), $(pair(-8 * v.half)) };
+        //% elseif v.bytes == 2 then
+        const uint2 z = { $(pair(8)), $(pair(8)) };
+        //% else
         const uint32_t step = $(pair(8 * v.step)), bias = $(bias_of(v, 8));
         const uint2 z = { v_zeros(zeros, p.v_zero[0], step, bias),
                           v_zeros(zeros, p.v_zero[1], step, bias) };
-        //% else
-        const uint2 z = { $(pair(-8 * v.half)), $(pair(-8 * v.half)) };
         //% end
-        const uint2 offsets = { pair_mul(both.x, z.x), pair_mul(both.y, z.y) };
+        const uint2 offsets = { pair_mul($(offset_of).x, z.x), pair_mul($(offset_of).y, z.y) };
         store_shared_8(p.v_to[r] + 2 * v_numbers, offsets);
     }
 }
@@ -575,7 +614,7 @@ INLINE void score_step(const place& p, uint32_t stage, const queries& q, const i
 typedef struct partial {
     float top[columns];                // log2; of all keys of the warp
     float base[columns];               // lift - top
-    float limit[columns];              // of scores before `factor`, beyond which top is raised
+    uint32_t reach;                    // added to a pair of weights: signs if top is to be raised
     float out[columns][2 * outs][4];   // [r], [2 + r]: times 2^(lift + 3 - 24)
     // Of group 8 i + g, times 2^(lift + 3): [0][r] and [1][2 + r]; the sums of weights, times
     // 2^lift, in the place of group 8 i + 7 of the last i.
@@ -626,19 +665,20 @@ INLINE void hide_scores(const place& p, int begin, int end, float (*s)[scores])
 }
 
 // A key's score is further beyond the top so far than weights allow: a greater top.
-INLINE void raise_top(const place& p, const float* tops, const float* factor, partial* o)
+INLINE void raise_top(const place& p, const float (*s)[scores], const float* zero,
+                      const float* factor, partial* o)
 {
-    enum { slack = 4 };                // log2 of what a weight may be beyond 1
     enum { least_apart = $(n.tall and 1 or 4), most_apart = $(n.tall and 2 or 16) };
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
-        float top = fmaxf(o->top[c], tops[c] * factor[c]);
+        float top = s[c][0];
+        for (int i = 1; i < scores; ++i) top = fmaxf(top, s[c][i]);
+        top = fmaxf(o->top[c], mul_add(top, 0x1p21f, zero[c]) * factor[c]);
         for (int d = least_apart; d <= most_apart; d *= 2)
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, d));
         const float shrink = power_of_two(o->top[c] - top);
         o->top[c] = top;
         o->base[c] = o->lift - top;
-        o->limit[c] = __fdividef(top + (float)slack, factor[c]);
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
             //% local from = n.tall and "(2 * p.t + r % 2) * 4" or "p.t"
@@ -649,34 +689,38 @@ INLINE void raise_top(const place& p, const float* tops, const float* factor, pa
     }
 }
 
-// Weights of a step in place of its scores: second factors of columns 8 c + g, or g / 2 for even g.
+// Weights of a step's scores as pairs.  Returns whether the sign bits of a pair say that one of the
+// lane is too great.
+INLINE bool weigh_scores(const float* factor, const float (*s)[scores], const float* zero,
+                         const partial& o, uint32_t (*weights)[4])
+{
+    uint32_t beyond = 0;
+#pragma unroll
+    for (int c = 0; c < columns; ++c) {
+        const float by = factor[c] * 0x1p21f, from = mul_add(zero[c], factor[c], o.base[c]);
+        float e[scores];
+        for (int i = 0; i < scores; ++i) e[i] = power_of_two(mul_add(s[c][i], by, from));
+        for (int f = 0; f < 4; ++f) {
+            //% local pair_at = n.tall and "e[2 * f], e[2 * f + 1]" or "e[f], 0.0f"
+            weights[c][f] = pair_of($(pair_at));
+            beyond |= weights[c][f] + o.reach;
+        }
+    }
+    return (beyond & 0x80008000u) != 0;
+}
+
+// Second factors: of columns 8 c + g, or g / 2 for even g.
 INLINE void weigh_step(const place& p, const float* factor, const float (*s)[scores],
                        const float* zero, partial* o, uint32_t (*weights)[4])
 {
-    float tops[columns];
-    bool beyond = false;
-#pragma unroll
-    for (int c = 0; c < columns; ++c) {
-        float top = s[c][0];
-        for (int i = 1; i < scores; ++i) top = fmaxf(top, s[c][i]);
-        tops[c] = mul_add(top, 0x1p21f, zero[c]);
-        beyond |= tops[c] > o->limit[c];
+    if (__any_sync(0xffffffffu, weigh_scores(factor, s, zero, *o, weights))) {
+        raise_top(p, s, zero, factor, o);
+        weigh_scores(factor, s, zero, *o, weights);
     }
-    if (__any_sync(0xffffffffu, beyond)) raise_top(p, tops, factor, o);
+    //% if not n.tall then
 #pragma unroll
-    for (int c = 0; c < columns; ++c) {
-        const float by = factor[c] * 0x1p21f, from = mul_add(zero[c], factor[c], o->base[c]);
-        float e[scores];
-        for (int i = 0; i < scores; ++i) e[i] = power_of_two(mul_add(s[c][i], by, from));
-#pragma unroll
-        for (int f = 0; f < 4; ++f) {
-            //% if n.tall then
-            weights[c][f] = pair_of(e[2 * f], e[2 * f + 1]);
-            //% else
-            weights[c][f] = transposed(pair_of(e[f], 0.0f));
-            //% end
-        }
-    }
+    for (int f = 0; f < 4; ++f) weights[0][f] = transposed(weights[0][f]);
+    //% end
 }
 
 // Values of a step join the outputs.
@@ -875,10 +919,12 @@ INLINE void attend_by_floats(const kvl__device_attend& a, const kvl__device_seq*
 
 INLINE void start_partial(float lift, partial* o)
 {
+    // 2^(lift + 4), above which a weight is not let, is 2^15 less this as f16.
     o->lift = lift;
+    o->reach = (0x8000u - ((uint32_t)(int)(lift + 4 + 15) << 10)) * 0x10001u;
     for (int c = 0; c < columns; ++c) {
-        o->top[c] = o->limit[c] = hidden_score();
-        o->base[c] = 0.0f;
+        o->top[c] = hidden_score();
+        o->base[c] = 1e30f;            // so that the first score that is seen raises it
         for (int r = 0; r < 4; ++r) {
             for (int i = 0; i < 2 * outs; ++i) o->out[c][i][r] = 0.0f;
             for (int i = 0; i < 2 * zero_tiles; ++i) o->zero[c][i / 2][i % 2][r] = 0.0f;
@@ -916,7 +962,7 @@ INLINE void read_numbers(const warp_task& w, const unsigned char* ring, const pl
 {
     if ($(sides[1].group_size == n.rows and "true" or "is_fresh(row, w.first)")) {
         read_key_numbers(p, stage);
-        read_basis(ring + stage + k_codes + v_codes, p, basis);
+        read_basis(ring + stage + codes_bytes, p, basis);
     }
     read_value_numbers(p, stage, inside, w.begin - row, w.end - row);
 }
@@ -944,7 +990,7 @@ INLINE void attend_steps(warp_task* w, const kvl__device_seq* s, const place& p,
     const int steps = (w->end + step_rows - 1) / step_rows - before;
     const int share = (steps + cta_warps - 1) / cta_warps, warp = threadIdx.x / 32;
     const int after = uniform((before + least_of(steps, (warp + 1) * share)) * step_rows);
-    uint32_t stage = 0;
+    uint32_t stage = 0, stage_before = (num_stages - 1) * stage_bytes;
     int basis[spans];
     feed f;
     w->first = uniform((before + least_of(steps, warp * share)) * step_rows);
@@ -963,11 +1009,11 @@ INLINE void attend_steps(warp_task* w, const kvl__device_seq* s, const place& p,
         copies_wait<num_stages - 2>();
         __syncwarp();
         read_numbers(*w, ring, p, stage, row, inside, basis);
-        ask(&f, p, w->head, row + (num_stages - 1) * step_rows,
-            (stage ? stage : num_stages * stage_bytes) - stage_bytes);
+        ask(&f, p, w->head, row + (num_stages - 1) * step_rows, stage_before);
         copies_end();
         __syncwarp();
         take_step(*w, p, stage, q, basis, row, inside, o);
+        stage_before = stage;
         stage = stage == (num_stages - 1) * stage_bytes ? 0 : stage + stage_bytes;
     }
     copies_wait<0>();

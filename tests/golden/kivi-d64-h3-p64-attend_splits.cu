@@ -1273,6 +1273,13 @@ INLINE uint32_t shared_4(uint32_t at)
     return x;
 }
 
+INLINE uint2 shared_8(uint32_t at)
+{
+    uint2 x;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(at) : "memory");
+    return x;
+}
+
 INLINE uint4 shared_16(uint32_t at)
 {
     uint4 x;
@@ -1358,7 +1365,7 @@ INLINE uint32_t pair_of_low4(uint32_t word, uint32_t selector)
 
 #line 24 "templates/cuda/tensor_pages.cuh"
 enum { step_rows = 32, columns = 1, spans = 1, outs = 2 };
-enum { value_groups = 2, num_stages = 4, stage_bytes = 1280 };
+enum { value_groups = 2, num_stages = 4, stage_bytes = 1312 };
 enum { k_codes = 512, v_codes = 512, meta_pieces = 16 };
 enum { meta_rounds = (meta_pieces + 31) / 32, k_numbers = 64 };
 enum { v_numbers = 64, numbers_bytes = 736 };
@@ -1369,8 +1376,9 @@ enum { zero_tiles = value_groups / 8 + 1, scores = 4 };
 enum { k_low_at = 4 * k_numbers + 16, v_at = 416, ones_at = v_at + 4 * v_numbers };
 enum { quads = 2 };
 enum { k_cell = 64, v_cell = 64, k_cells = 4 };
-enum { v_cells = 4, tensor_bytes = 23424, v_tile = v_cells * 4 };
+enum { v_cells = 4, tensor_bytes = 23936, v_tile = v_cells * 4 };
 #line 38 "templates/cuda/tensor_pages.cuh"
+enum { v_pad = 32, codes_bytes = k_codes + v_codes + v_pad };      // of a stage, then metadata
 
 // Where lane 4 g + t is in a fragment; g = 4 a + 2 b + e, t = 2 va + vb.  Addresses are of shared
 // memory: with the ring's offset of a stage, or of the numbers of the warp.
@@ -1393,17 +1401,17 @@ INLINE int kept(int x) { return __shfl_sync(0xffffffffu, x, threadIdx.x % 32); }
 // them, would spill.
 INLINE int kept_if_room(int x)
 {
-#line 67 "templates/cuda/tensor_pages.cuh"
+#line 68 "templates/cuda/tensor_pages.cuh"
     return kept(x);
-#line 69 "templates/cuda/tensor_pages.cuh"
+#line 70 "templates/cuda/tensor_pages.cuh"
 }
 
 // Of a query head of a lane: the token of the step that its score x is of.
 INLINE int token_of(const place& p, int x)
 {
-#line 77 "templates/cuda/tensor_pages.cuh"
+#line 78 "templates/cuda/tensor_pages.cuh"
     return 16 * p.a + 8 * p.b + p.e + 2 * (x ^ p.a);
-#line 79 "templates/cuda/tensor_pages.cuh"
+#line 80 "templates/cuda/tensor_pages.cuh"
 }
 
 // The query head of a lane's scores: of the fragment's rows g, or of its pairs of columns t.
@@ -1419,30 +1427,30 @@ INLINE int k_piece(int piece)
     return (piece ) ^ (cell >> 1 & 1);
 }
 
-INLINE int v_piece(int piece) { return piece ^ piece / v_tile << 1; }
+INLINE int v_byte(int piece) { return piece * 16 + piece / v_tile * v_pad; }
 
 // The addresses of a lane, of a warp whose ring and numbers are at `ring` and `numbers`.
 INLINE void place_copies(uint32_t ring, uint32_t numbers, place* p)
 {
-    enum { codes = k_codes + v_codes, v_meta_at = codes + 128 };
+    enum { k_meta_bytes = 128 };
     p->k_into = kept(ring + k_piece(p->lane) * 16);
-    p->meta_into = kept(ring + codes + p->lane * 16);
-    for (int i = 0; i < 1; ++i) {
-        const int piece = p->lane + i * 32;
-        p->v_into[i] = kept(ring + k_codes + v_piece(piece) * 16);
-    }
+    for (int i = 0; i < 1; ++i)
+        p->v_into[i] = kept(ring + k_codes + v_byte(p->lane + i * 32));
+#line 105 "templates/cuda/tensor_pages.cuh"
+    p->meta_into = kept(ring + codes_bytes + p->lane * 16);
+#line 109 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int r = 0; r < k_rounds; ++r) {
         const int word = (p->lane + 32 * r) % (k_numbers / 4);
-        p->k_meta[r] = kept(ring + codes + word * 4);
+        p->k_meta[r] = kept(ring + codes_bytes + word * 4);
         p->k_to[r] = kept(numbers + word * 8);
     }
 #pragma unroll
     for (int r = 0; r < v_rounds; ++r) {
-#line 115 "templates/cuda/tensor_pages.cuh"
-        p->v_meta[r] = p->k_meta[r] + (v_meta_at - codes);
+#line 118 "templates/cuda/tensor_pages.cuh"
+        p->v_meta[r] = p->k_meta[r] + k_meta_bytes;
         p->v_to[r] = p->k_to[r] + v_at;
-#line 122 "templates/cuda/tensor_pages.cuh"
+#line 125 "templates/cuda/tensor_pages.cuh"
     }
     p->k_scales = kept_if_room(numbers + p->t * 32);
     p->k_offsets = kept_if_room(numbers + p->t * 32 + (p->g % 2 ? k_low_at : 2 * k_numbers));
@@ -1461,7 +1469,7 @@ INLINE place place_of(uint32_t ring, uint32_t numbers)
     place p = { lane, lane / 4, lane % 4, lane / 16, lane / 8 % 2, lane / 4 % 2, lane / 2 % 2,
                 lane % 2 };
     place_copies(ring, numbers, &p);
-#line 141 "templates/cuda/tensor_pages.cuh"
+#line 144 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int i = 0; i < 2; ++i)
         for (int h = 0; h < 2; ++h) {
@@ -1470,11 +1478,11 @@ INLINE place place_of(uint32_t ring, uint32_t numbers)
             for (int w = 0; w < 1; ++w) p.key[2 * i + h][w] = kept(ring + (key ^ w * 64));
             p.value_mask[i][h] = kept(0x00030003u << value_bit(p.va, i, h));
         }
-#line 150 "templates/cuda/tensor_pages.cuh"
+#line 153 "templates/cuda/tensor_pages.cuh"
     const int value = p.g / 4 * 4 + 0 + p.g % 4;
-    p.value = kept(ring + k_codes + (p.va * v_tile + (value ^ p.va << 1)) * 16);
+    p.value = kept(ring + k_codes + v_byte(p.va * v_tile + value));
     p.v_shift = kept(p.vb * 8);
-#line 154 "templates/cuda/tensor_pages.cuh"
+#line 157 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         const int a = lane / 4 % 2, i = lane % 2;
@@ -1501,23 +1509,24 @@ typedef struct feed {
     int codes_at, meta_at[meta_rounds], meta_step[meta_rounds];      // in a page; a step on
 } feed;
 
-#line 182 "templates/cuda/tensor_pages.cuh"
+#line 185 "templates/cuda/tensor_pages.cuh"
 // So that offsets of all copies are small.
 enum { middle_at = 896 };
 
-// The lane's place before row `row` of the page f->next.
-INLINE void enter_page(feed* f, int lane, int row)
+// The lane's place before row `row` of the page f->next, `in_page` of it.
+INLINE void enter_page(feed* f, int lane, int row, int in_page)
 {
-    const int in_page = row % page_size;
-    f->codes = (const unsigned char*)f->next + f->codes_at;
-    f->codes += (in_page / step_rows - 1) * k_codes;
+    f->codes = (const unsigned char*)f->next + (f->codes_at + in_page / step_rows * k_codes);
     for (int r = 0; r < meta_rounds; ++r) {
-        f->meta[r] = (const unsigned char*)f->next + f->meta_at[r];
 #line 194 "templates/cuda/tensor_pages.cuh"
-        f->meta[r] += (in_page / step_rows - 1) * f->meta_step[r];
-#line 199 "templates/cuda/tensor_pages.cuh"
+        const int at = in_page / step_rows * f->meta_step[r];
+#line 200 "templates/cuda/tensor_pages.cuh"
+        f->meta[r] = (const unsigned char*)f->next + (f->meta_at[r] + at);
     }
-    f->left = uniform(least_of(page_size - in_page, f->end - row) / step_rows);
+    const int rows = f->end - row;
+    f->left = least_of(page_size - in_page, rows) / step_rows;
+    f->table += rows > page_size - in_page;
+    f->next = *f->table;
 }
 
 INLINE void start_feed(feed* f, const kvl__device_seq* s, int head, int row, int end, int lane)
@@ -1525,21 +1534,25 @@ INLINE void start_feed(feed* f, const kvl__device_seq* s, int head, int row, int
     const int at = head * (keys_bytes + values_bytes);
     f->row = row;
     f->end = end;
-    f->codes_at = kept(at + middle_at + lane * 16);
+    f->codes_at = kept(at + middle_at + lane * 16 - k_codes);
     for (int r = 0; r < meta_rounds; ++r) {
         enum { ks = 4, kz = 4, vs = 4 };
         const int piece = lane + 32 * r, of_k = piece < ks + kz;
         const int is_zero = of_k ? piece >= ks : piece >= ks + kz + vs;
         const int i = piece - (of_k ? is_zero * ks : ks + kz + is_zero * vs);
         const int k_meta = (is_zero ? k_zeros_at : k_scales_at) + i * 16;
-        const int v_meta = (is_zero ? v_zeros_at : v_scales_at) + i / 2 * page_size + i % 2 * 16;
-        f->meta_at[r] = kept(at + (of_k ? k_meta : keys_bytes + v_meta));
-        f->meta_step[r] = kept(of_k ? head_dim_k : step_rows);
+        enum { of_group = 2 };          // of values, a step
+        const int v_meta = (is_zero ? v_zeros_at : v_scales_at)
+                           + i / of_group * (page_size * 1) + i % of_group * 16;
+        f->meta_step[r] = kept(of_k ? 64 : 32);
+        const int before = f->meta_step[r];
+        f->meta_at[r] = kept(at + (of_k ? k_meta : keys_bytes + v_meta) - before);
     }
     f->left = 0;
     if (row >= end) return;
     f->table = (const uint64_t*)s->table + (row / page_size - (int)s->first_page);
     f->next = *f->table;
+    enter_page(f, lane, row, row % page_size);
 }
 
 // Whether the group of keys that a row is in has not been read by this warp.
@@ -1550,67 +1563,68 @@ INLINE void ask(feed* f, const place& p, int head, int row, uint32_t to)
 {
     if (f->left == 0) {
         if (row >= f->end) return;
-        enter_page(f, p.lane, row);
-        f->table += row / page_size < (f->end - 1) / page_size;
-        f->next = *f->table;
+        enter_page(f, p.lane, row, 0);
     }
     --f->left;
     f->codes += k_codes;
-#line 247 "templates/cuda/tensor_pages.cuh"
+#line 254 "templates/cuda/tensor_pages.cuh"
     copy_16<0, -896>(p.k_into + to, f->codes);
-#line 251 "templates/cuda/tensor_pages.cuh"
+#line 259 "templates/cuda/tensor_pages.cuh"
     copy_16<0, 384>(p.v_into[0] + to, f->codes);
-#line 253 "templates/cuda/tensor_pages.cuh"
+#line 261 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int r = 0; r < meta_rounds; ++r) {
         const int piece = p.lane + 32 * r;
         bool wanted = meta_pieces % 32 == 0 || piece < meta_pieces;
-#line 261 "templates/cuda/tensor_pages.cuh"
+#line 269 "templates/cuda/tensor_pages.cuh"
         f->meta[r] += f->meta_step[r];
-#line 263 "templates/cuda/tensor_pages.cuh"
+#line 271 "templates/cuda/tensor_pages.cuh"
         if (wanted) copy_16<0, 0>(p.meta_into + 512 * r + to, f->meta[r]);
-#line 268 "templates/cuda/tensor_pages.cuh"
+#line 276 "templates/cuda/tensor_pages.cuh"
     }
 }
 
 // NUMBERS: scales, and offsets: scales times zeros, which are in units of the scale.  Those of keys
 // are 2^(bit - 3) times, bit that of the code that they are for, in the exponents of step and bias.
 
-#line 277 "templates/cuda/tensor_pages.cuh"
+#line 285 "templates/cuda/tensor_pages.cuh"
 INLINE uint32_t k_zeros(uint32_t word, uint32_t selector, uint32_t step,
                                       uint32_t bias)
 {
     const uint32_t x = pair_of_i8(word, selector);
-#line 284 "templates/cuda/tensor_pages.cuh"
+#line 292 "templates/cuda/tensor_pages.cuh"
     return pair_mul_add(x, step, bias);
-#line 286 "templates/cuda/tensor_pages.cuh"
+#line 294 "templates/cuda/tensor_pages.cuh"
 }
 
-#line 277 "templates/cuda/tensor_pages.cuh"
+#line 285 "templates/cuda/tensor_pages.cuh"
 INLINE uint32_t v_zeros(uint32_t word, uint32_t selector, uint32_t step,
                                       uint32_t bias)
 {
     const uint32_t x = pair_of_i8(word, selector);
-#line 284 "templates/cuda/tensor_pages.cuh"
+#line 292 "templates/cuda/tensor_pages.cuh"
     return pair_mul_add(x, step, bias);
-#line 286 "templates/cuda/tensor_pages.cuh"
+#line 294 "templates/cuda/tensor_pages.cuh"
 }
 
-#line 290 "templates/cuda/tensor_pages.cuh"
+#line 298 "templates/cuda/tensor_pages.cuh"
 // Of a group of keys: scales as pairs [channel], offsets, and what offsets lack for being f16.
 INLINE void read_key_numbers(const place& p, uint32_t stage)
 {
 #pragma unroll
     for (int r = 0; r < k_rounds; ++r) {
-        const uint32_t at = p.k_meta[r] + stage, word = shared_4(at);
-#line 297 "templates/cuda/tensor_pages.cuh"
+        const uint32_t at = p.k_meta[r] + stage;
+#line 307 "templates/cuda/tensor_pages.cuh"
+        const uint32_t word = shared_4(at);
+#line 309 "templates/cuda/tensor_pages.cuh"
         const uint2 both = { pair_of_e5m3(word, high_selector(0)), pair_of_e5m3(word, high_selector(1)) };
+#line 311 "templates/cuda/tensor_pages.cuh"
         store_shared_8(p.k_to[r], both);
-#line 300 "templates/cuda/tensor_pages.cuh"
+#line 319 "templates/cuda/tensor_pages.cuh"
         const uint32_t zeros = shared_4(at + k_numbers);
         const uint2 z = { k_zeros(zeros, low_selector(0), p.k_step[0], p.k_bias[0]),
                           k_zeros(zeros, low_selector(1), p.k_step[1], p.k_bias[1]) };
-#line 306 "templates/cuda/tensor_pages.cuh"
+#line 323 "templates/cuda/tensor_pages.cuh"
         const uint2 offsets = { pair_mul(both.x, z.x), pair_mul(both.y, z.y) };
         const uint2 low = { pair_mul_sub(both.x, z.x, offsets.x),
                             pair_mul_sub(both.y, z.y, offsets.y) };
@@ -1632,22 +1646,29 @@ INLINE void read_value_numbers(const place& p, uint32_t stage, bool inside, int 
 {
 #pragma unroll
     for (int r = 0; r < v_rounds; ++r) {
-        const uint32_t at = p.v_meta[r] + stage, word = shared_4(at);
-#line 329 "templates/cuda/tensor_pages.cuh"
+        const uint32_t at = p.v_meta[r] + stage;
+        const int a = p.lane / 4 % 2, token = p.lane % 8 * 4;
+#line 355 "templates/cuda/tensor_pages.cuh"
+        const uint32_t word = shared_4(at);
+#line 357 "templates/cuda/tensor_pages.cuh"
+        const uint32_t zeros = shared_4(at + v_numbers);
+#line 360 "templates/cuda/tensor_pages.cuh"
         uint2 both = { pair_of_e5m3(word, p.v_scale[0]), pair_of_e5m3(word, p.v_scale[1]) };
+#line 362 "templates/cuda/tensor_pages.cuh"
         if (!inside) {
-            const int a = p.lane / 4 % 2, token = p.lane % 8 * 4;
-            both.x &= seen_pair(token + 2 * a, begin, end);
-            both.y &= seen_pair(token + 2 * (1 ^ a), begin, end);
+            const uint32_t first = seen_pair(token + 2 * a, begin, end);
+            const uint32_t second = seen_pair(token + 2 * (1 ^ a), begin, end);
+            both.x &= first;
+            both.y &= second;
+#line 371 "templates/cuda/tensor_pages.cuh"
         }
         const uint2 scales = { pair_mul(both.x, p.v_weight[0]), pair_mul(both.y, p.v_weight[1]) };
         store_shared_8(p.v_to[r], scales);
-#line 338 "templates/cuda/tensor_pages.cuh"
-        const uint32_t zeros = shared_4(at + v_numbers);
+#line 380 "templates/cuda/tensor_pages.cuh"
         const uint32_t step = 0x3c003c00u, bias = 0xe48ce48cu;
         const uint2 z = { v_zeros(zeros, p.v_zero[0], step, bias),
                           v_zeros(zeros, p.v_zero[1], step, bias) };
-#line 345 "templates/cuda/tensor_pages.cuh"
+#line 384 "templates/cuda/tensor_pages.cuh"
         const uint2 offsets = { pair_mul(both.x, z.x), pair_mul(both.y, z.y) };
         store_shared_8(p.v_to[r] + 2 * v_numbers, offsets);
     }
@@ -1673,9 +1694,9 @@ INLINE pair4 load_pairs(uint32_t at) { return pairs_of(shared_16(at)); }
 // g and g + 8: of pairs 2 m and 2 m + 1 four registers, first factors.  Else part g % 2 of head
 // g / 2, in column g: of pairs 4 m, 4 m + 2, then 4 m + 1, 4 m + 3 two registers, second factors.
 typedef struct queries {
-#line 371 "templates/cuda/tensor_pages.cuh"
+#line 410 "templates/cuda/tensor_pages.cuh"
     uint4 of[columns][spans][quads];
-#line 373 "templates/cuda/tensor_pages.cuh"
+#line 412 "templates/cuda/tensor_pages.cuh"
     uint32_t shared[columns];                  // of the lane, else
     float up[columns];                         // what a head's were divided by
 } queries;
@@ -1697,15 +1718,15 @@ INLINE void split_queries(const float* from, float down, const place& p, uint4* 
         const float y = two.x * by, z = two.y * by;
         high[m] = pair_of(float_of(bits_of(y) & 0xfffe0000u), float_of(bits_of(z) & 0xfffe0000u));
         low[m] = pair_of(y - f32_of_f16(high[m] & 0xffffu), z - f32_of_f16(high[m] >> 16));
-#line 395 "templates/cuda/tensor_pages.cuh"
+#line 434 "templates/cuda/tensor_pages.cuh"
         if (p.g % 2) high[m] = low[m];
-#line 397 "templates/cuda/tensor_pages.cuh"
+#line 436 "templates/cuda/tensor_pages.cuh"
     }
 #pragma unroll
     for (int m = 0; m < quads; ++m) {
-#line 403 "templates/cuda/tensor_pages.cuh"
+#line 442 "templates/cuda/tensor_pages.cuh"
         const uint4 quad = { high[4 * m], high[4 * m + 2], high[4 * m + 1], high[4 * m + 3] };
-#line 405 "templates/cuda/tensor_pages.cuh"
+#line 444 "templates/cuda/tensor_pages.cuh"
         to[m] = quad;
     }
 }
@@ -1741,23 +1762,23 @@ INLINE void load_fragments(const kvl__device_attend& a, int query, int head, con
             for (int y = 0; y < spans; ++y) {
                 uint4 to[quads];
                 split_queries(from + copy * head_dim_k + y * 64 + p.t * 16, down, p, to);
-#line 441 "templates/cuda/tensor_pages.cuh"
+#line 480 "templates/cuda/tensor_pages.cuh"
                 // Through shared memory they come to registers that lie side by side.
                 for (int m = 0; m < quads; ++m) {
                     const uint32_t at = p.k_into - k_piece(p.lane) * 16 + p.lane * 16;
                     store_shared_16(at, to[m]);
                     q->of[column][y][m] = shared_16(at);
                 }
-#line 453 "templates/cuda/tensor_pages.cuh"
+#line 492 "templates/cuda/tensor_pages.cuh"
             }
     }
 }
 
 INLINE pair4 query_pairs(const queries& q, int copy, int column, int span, int quad)
 {
-#line 460 "templates/cuda/tensor_pages.cuh"
+#line 499 "templates/cuda/tensor_pages.cuh"
     return pairs_of(q.of[column][span][quad]);
-#line 464 "templates/cuda/tensor_pages.cuh"
+#line 503 "templates/cuda/tensor_pages.cuh"
 }
 
 // STEPS
@@ -1765,21 +1786,21 @@ INLINE pair4 query_pairs(const queries& q, int copy, int column, int span, int q
 // The pair m of 8 of the channels of a lane's words, in the low bits of halves.
 INLINE uint32_t k_pick(const uint32_t* word, int m)
 {
-#line 472 "templates/cuda/tensor_pages.cuh"
+#line 511 "templates/cuda/tensor_pages.cuh"
     return word[0] >> m / 4 * 8 & 0x00030003u << m % 4 * 2;
-#line 476 "templates/cuda/tensor_pages.cuh"
+#line 515 "templates/cuda/tensor_pages.cuh"
 }
 
 // The pairs j = 2 i + (h ^ va) of tokens of a lane's word.
 INLINE uint32_t v_pick(uint32_t word, const place& p, int i, int h)
 {
-#line 482 "templates/cuda/tensor_pages.cuh"
+#line 521 "templates/cuda/tensor_pages.cuh"
     return word >> p.v_shift & p.value_mask[i][h];
-#line 486 "templates/cuda/tensor_pages.cuh"
+#line 525 "templates/cuda/tensor_pages.cuh"
 }
 
 // The products of 16 channels of a group, 64 y + 16 t ..., with codes and with offsets.
-#line 511 "templates/cuda/tensor_pages.cuh"
+#line 550 "templates/cuda/tensor_pages.cuh"
 // Offsets are right in rows g for pairs 0 and 2 of four, in rows g + 8 for pairs 1 and 3; in even
 // rows, and what they lack in odd ones.
 INLINE void multiply_keys(const uint32_t (*word)[1], int m, pair4 q, const pair4* scales,
@@ -1798,7 +1819,7 @@ INLINE void multiply_keys(const uint32_t (*word)[1], int m, pair4 q, const pair4
                      k_pick(word[2 * i], second), k_pick(word[2 * i + 1], second), b0, b1);
     }
 }
-#line 530 "templates/cuda/tensor_pages.cuh"
+#line 569 "templates/cuda/tensor_pages.cuh"
 
 // The scores of a step, without softmax's factors: 2^21 s + zero.
 INLINE void score_step(const place& p, uint32_t stage, const queries& q, const int* basis,
@@ -1828,14 +1849,14 @@ INLINE void score_step(const place& p, uint32_t stage, const queries& q, const i
                               zeros[c]);
     }
     // Parts are in rows g and g + 8, or in columns 2 t and 2 t + 1.
-#line 561 "templates/cuda/tensor_pages.cuh"
+#line 600 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
         for (int x = 0; x < scores; ++x) s[c][x] = sums[c][x / 2][x % 2 * 2] + sums[c][x / 2][x % 2 * 2 + 1];
-#line 567 "templates/cuda/tensor_pages.cuh"
+#line 606 "templates/cuda/tensor_pages.cuh"
         zero[c] = zeros[c][0][0] + zeros[c][0][1] + (zeros[c][1][2] + zeros[c][1][3]);
         zero[c] += __shfl_xor_sync(0xffffffffu, zero[c], 4);
-#line 570 "templates/cuda/tensor_pages.cuh"
+#line 609 "templates/cuda/tensor_pages.cuh"
     }
 }
 
@@ -1844,7 +1865,7 @@ INLINE void score_step(const place& p, uint32_t stage, const queries& q, const i
 typedef struct partial {
     float top[columns];                // log2; of all keys of the warp
     float base[columns];               // lift - top
-    float limit[columns];              // of scores before `factor`, beyond which top is raised
+    uint32_t reach;                    // added to a pair of weights: signs if top is to be raised
     float out[columns][2 * outs][4];   // [r], [2 + r]: times 2^(lift + 3 - 24)
     // Of group 8 i + g, times 2^(lift + 3): [0][r] and [1][2 + r]; the sums of weights, times
     // 2^lift, in the place of group 8 i + 7 of the last i.
@@ -1857,7 +1878,7 @@ INLINE void bend_scores(const kvl__device_attend& a, const place& p, int query, 
                         int64_t position, const float* factor, float (*s)[scores], float* zero)
 {
     const float log2_e = 1.44269504f;
-#line 594 "templates/cuda/tensor_pages.cuh"
+#line 633 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int c = 0; c < columns; ++c)
         for (int i = 0; i < scores; ++i) {
@@ -1865,7 +1886,7 @@ INLINE void bend_scores(const kvl__device_attend& a, const place& p, int query, 
             const float by = factor[c];
             float x = mul_add(s[c][i], 0x1p21f, zero[c]) * by * (1.0f / log2_e);
             if (a.soft_cap > 0.0f) {
-#line 604 "templates/cuda/tensor_pages.cuh"
+#line 643 "templates/cuda/tensor_pages.cuh"
                 // tanh y = 1 - 2 / (e^(2 y) + 1)
                 const float e = power_of_two(x * (2.0f * log2_e / a.soft_cap));
                 x = a.soft_cap - __fdividef(2.0f * a.soft_cap, e + 1.0f);
@@ -1891,22 +1912,23 @@ INLINE void hide_scores(const place& p, int begin, int end, float (*s)[scores])
 }
 
 // A key's score is further beyond the top so far than weights allow: a greater top.
-INLINE void raise_top(const place& p, const float* tops, const float* factor, partial* o)
+INLINE void raise_top(const place& p, const float (*s)[scores], const float* zero,
+                      const float* factor, partial* o)
 {
-    enum { slack = 4 };                // log2 of what a weight may be beyond 1
     enum { least_apart = 4, most_apart = 16 };
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
-        float top = fmaxf(o->top[c], tops[c] * factor[c]);
+        float top = s[c][0];
+        for (int i = 1; i < scores; ++i) top = fmaxf(top, s[c][i]);
+        top = fmaxf(o->top[c], mul_add(top, 0x1p21f, zero[c]) * factor[c]);
         for (int d = least_apart; d <= most_apart; d *= 2)
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, d));
         const float shrink = power_of_two(o->top[c] - top);
         o->top[c] = top;
         o->base[c] = o->lift - top;
-        o->limit[c] = __fdividef(top + (float)slack, factor[c]);
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
-#line 645 "templates/cuda/tensor_pages.cuh"
+#line 685 "templates/cuda/tensor_pages.cuh"
             const float by = __shfl_sync(0xffffffffu, shrink, p.t);
             for (int i = 0; i < 2 * outs; ++i) o->out[c][i][r] *= by;
             for (int i = 0; i < 2 * zero_tiles; ++i) o->zero[c][i / 2][i % 2][r] *= by;
@@ -1914,32 +1936,38 @@ INLINE void raise_top(const place& p, const float* tops, const float* factor, pa
     }
 }
 
-// Weights of a step in place of its scores: second factors of columns 8 c + g, or g / 2 for even g.
+// Weights of a step's scores as pairs.  Returns whether the sign bits of a pair say that one of the
+// lane is too great.
+INLINE bool weigh_scores(const float* factor, const float (*s)[scores], const float* zero,
+                         const partial& o, uint32_t (*weights)[4])
+{
+    uint32_t beyond = 0;
+#pragma unroll
+    for (int c = 0; c < columns; ++c) {
+        const float by = factor[c] * 0x1p21f, from = mul_add(zero[c], factor[c], o.base[c]);
+        float e[scores];
+        for (int i = 0; i < scores; ++i) e[i] = power_of_two(mul_add(s[c][i], by, from));
+        for (int f = 0; f < 4; ++f) {
+#line 705 "templates/cuda/tensor_pages.cuh"
+            weights[c][f] = pair_of(e[f], 0.0f);
+            beyond |= weights[c][f] + o.reach;
+        }
+    }
+    return (beyond & 0x80008000u) != 0;
+}
+
+// Second factors: of columns 8 c + g, or g / 2 for even g.
 INLINE void weigh_step(const place& p, const float* factor, const float (*s)[scores],
                        const float* zero, partial* o, uint32_t (*weights)[4])
 {
-    float tops[columns];
-    bool beyond = false;
-#pragma unroll
-    for (int c = 0; c < columns; ++c) {
-        float top = s[c][0];
-        for (int i = 1; i < scores; ++i) top = fmaxf(top, s[c][i]);
-        tops[c] = mul_add(top, 0x1p21f, zero[c]);
-        beyond |= tops[c] > o->limit[c];
+    if (__any_sync(0xffffffffu, weigh_scores(factor, s, zero, *o, weights))) {
+        raise_top(p, s, zero, factor, o);
+        weigh_scores(factor, s, zero, *o, weights);
     }
-    if (__any_sync(0xffffffffu, beyond)) raise_top(p, tops, factor, o);
+#line 721 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
-    for (int c = 0; c < columns; ++c) {
-        const float by = factor[c] * 0x1p21f, from = mul_add(zero[c], factor[c], o->base[c]);
-        float e[scores];
-        for (int i = 0; i < scores; ++i) e[i] = power_of_two(mul_add(s[c][i], by, from));
-#pragma unroll
-        for (int f = 0; f < 4; ++f) {
-#line 676 "templates/cuda/tensor_pages.cuh"
-            weights[c][f] = transposed(pair_of(e[f], 0.0f));
-#line 678 "templates/cuda/tensor_pages.cuh"
-        }
-    }
+    for (int f = 0; f < 4; ++f) weights[0][f] = transposed(weights[0][f]);
+#line 724 "templates/cuda/tensor_pages.cuh"
 }
 
 // Values of a step join the outputs.
@@ -2003,7 +2031,7 @@ typedef struct results {
 INLINE void store_partial(const partial& o, const place& p, results* w)
 {
     const int warp = threadIdx.x / 32;
-#line 744 "templates/cuda/tensor_pages.cuh"
+#line 788 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
         if (p.g == 0) w->top[warp][head_of(p, c)] = o.top[c];
@@ -2047,7 +2075,7 @@ INLINE void store_results(const kvl__device_attend& a, int query, int head, int 
         to[h * (int64_t)a.parts * head_dim_v + channel] = __fdividef(out, sum * 8.0f);
         if (channel > 0) continue;
         float lse = (top - lift) * 0.693147181f + logf(sum);
-#line 790 "templates/cuda/tensor_pages.cuh"
+#line 834 "templates/cuda/tensor_pages.cuh"
         ((float*)a.lse_part)[(first + h) * a.parts + part] = lse;
     }
 }
@@ -2059,11 +2087,11 @@ INLINE float score_by_floats(const kvl__device_attend& a, const unsigned char* k
                              const float* q, float bias, float slope, int distance)
 {
     float sum = 0.0f;
-#line 804 "templates/cuda/tensor_pages.cuh"
+#line 848 "templates/cuda/tensor_pages.cuh"
 #pragma unroll 1
     for (int at = 0; at < head_dim_k; ++at) {
         uint32_t code;
-#line 808 "templates/cuda/tensor_pages.cuh"
+#line 852 "templates/cuda/tensor_pages.cuh"
         sum = mul_add(q[0 + at], k_read_value(keys, lane, at, &code), sum);
     }
     sum += bias;
@@ -2134,10 +2162,12 @@ INLINE void attend_by_floats(const kvl__device_attend& a, const kvl__device_seq*
 
 INLINE void start_partial(float lift, partial* o)
 {
+    // 2^(lift + 4), above which a weight is not let, is 2^15 less this as f16.
     o->lift = lift;
+    o->reach = (0x8000u - ((uint32_t)(int)(lift + 4 + 15) << 10)) * 0x10001u;
     for (int c = 0; c < columns; ++c) {
-        o->top[c] = o->limit[c] = hidden_score();
-        o->base[c] = 0.0f;
+        o->top[c] = hidden_score();
+        o->base[c] = 1e30f;            // so that the first score that is seen raises it
         for (int r = 0; r < 4; ++r) {
             for (int i = 0; i < 2 * outs; ++i) o->out[c][i][r] = 0.0f;
             for (int i = 0; i < 2 * zero_tiles; ++i) o->zero[c][i / 2][i % 2][r] = 0.0f;
@@ -2149,7 +2179,7 @@ INLINE void start_partial(float lift, partial* o)
 INLINE void read_basis(const unsigned char* meta, const place& p, int* basis)
 {
     for (int y = 0; y < spans; ++y) basis[y] = 0;
-#line 902 "templates/cuda/tensor_pages.cuh"
+#line 948 "templates/cuda/tensor_pages.cuh"
 }
 
 // What the steps of a warp have in common.
@@ -2167,7 +2197,7 @@ INLINE void read_numbers(const warp_task& w, const unsigned char* ring, const pl
 {
     if (true) {
         read_key_numbers(p, stage);
-        read_basis(ring + stage + k_codes + v_codes, p, basis);
+        read_basis(ring + stage + codes_bytes, p, basis);
     }
     read_value_numbers(p, stage, inside, w.begin - row, w.end - row);
 }
@@ -2195,7 +2225,7 @@ INLINE void attend_steps(warp_task* w, const kvl__device_seq* s, const place& p,
     const int steps = (w->end + step_rows - 1) / step_rows - before;
     const int share = (steps + cta_warps - 1) / cta_warps, warp = threadIdx.x / 32;
     const int after = uniform((before + least_of(steps, (warp + 1) * share)) * step_rows);
-    uint32_t stage = 0;
+    uint32_t stage = 0, stage_before = (num_stages - 1) * stage_bytes;
     int basis[spans];
     feed f;
     w->first = uniform((before + least_of(steps, warp * share)) * step_rows);
@@ -2214,11 +2244,11 @@ INLINE void attend_steps(warp_task* w, const kvl__device_seq* s, const place& p,
         copies_wait<num_stages - 2>();
         __syncwarp();
         read_numbers(*w, ring, p, stage, row, inside, basis);
-        ask(&f, p, w->head, row + (num_stages - 1) * step_rows,
-            (stage ? stage : num_stages * stage_bytes) - stage_bytes);
+        ask(&f, p, w->head, row + (num_stages - 1) * step_rows, stage_before);
         copies_end();
         __syncwarp();
         take_step(*w, p, stage, q, basis, row, inside, o);
+        stage_before = stage;
         stage = stage == (num_stages - 1) * stage_bytes ? 0 : stage + stage_bytes;
     }
     copies_wait<0>();
