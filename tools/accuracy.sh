@@ -226,7 +226,7 @@ measure_transforms() (
 # The learned matrices have one name: a file of their own for each of the two families.
 main_parts=$(echo "$parts" | sed 's/rotation//; s/affine//; s/transforms//')
 set -- --resume "$resume"
-if [ -n "$calibration_text" ]; then
+if [ -n "$calibration_text" ] && [ -n "$(echo $main_parts)" ]; then
     calibrate "$calibration" "$main_parts"
     set -- --resume "${resume%.jsonl}-calibrated.jsonl" --calibration "$calibration"
 fi
