@@ -40,6 +40,16 @@ local function check_parts(side, c, parts)
         refuse("%s.extra = %s: needs groups along channels of the window, rounded one by one", side,
                c.extra)
     end
+    if parts.extra and not sparse and not parts.extra.signs
+       and (c.axis ~= "per_channel" or levels.raw or parts.choose and parts.choose.flags) then
+        refuse("%s.extra = %s: needs groups along tokens, in one basis", side, c.extra)
+    end
+    if parts.extra and parts.extra.promotes
+       and (not levels.stores_zero or fit.name ~= "minmax" or parts.round.name ~= "nearest"
+            or c.extra_number >= c.head_dim or c.head_dim > 256) then
+        refuse("%s.extra = %s%d: needs levels affine, fit minmax, the nearest and more channels",
+               side, c.extra, c.extra_number)
+    end
     if levels.raw then
         if fit then refuse("%s.fit = %s: levels %s have no scale", side, c.fit, c.levels) end
         if meta then refuse("%s.meta = %s: levels %s have none", side, c.meta, c.levels) end
@@ -288,8 +298,8 @@ end
 -- Whether queries do not meet the codes of keys: the runtime scores restored rows, or what is
 -- stored where there are no codes.
 local function is_restored(parts)
-    return parts.place and parts.place.unrotated or parts.extra and parts.extra.sparse
-        or parts.levels.calibrated or parts.levels.empty
+    return parts.place and parts.place.unrotated or parts.extra and (parts.extra.sparse
+        or parts.extra.promotes) or parts.levels.calibrated or parts.levels.empty
 end
 
 -- The signs of a random rotation (gen/parts/signed_hadamard.lua), as numbers of C.
@@ -320,6 +330,8 @@ local function add_bases(d, c, parts, config)
     d.restored = d.is_key and is_restored(parts)
     -- The runtime adds what keys have by their positions, or in a sketch, to their scores.
     d.adds = d.restored or d.by_position or parts.extra and parts.extra.signs
+    d.norms = parts.extra and parts.extra.row_bytes or false
+    d.promoted = parts.extra and parts.extra.promotes and c.extra_number or 0
     d.unrotated = parts.place and parts.place.unrotated
     d.slots = parts.extra and parts.extra.sparse and c.extra_number or 0
     d.calibrated_book = parts.levels.calibrated or false

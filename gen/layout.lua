@@ -29,7 +29,8 @@
 -- Extra, of slots: [token][slot], 3 bytes each: the value as u16, its channel.  Of a sketch:
 -- [token], the norm as f16, then signs, low bits first.  Where channels are kept apart: [unit of
 -- tokens], their channels, a byte each, then [token]: both norms, the signs, those of the channels
--- apart.
+-- apart.  Of norms: [token], a byte each.  Of promoted channels: [unit of tokens], their channels,
+-- a byte each, then their planes of 2 bits.
 
 local layout = {}
 
@@ -48,8 +49,10 @@ function layout.planes(bits)
 end
 
 -- Returns how many rows share what a part of stage extra stores (nil: none), and its bytes.
-function layout.extra(part, number, head_dim)
+function layout.extra(part, number, head_dim, group_size)
     if not part then return 1, 0 end
+    if part.row_bytes then return 1, part.row_bytes end
+    if part.promotes then return group_size, number * (1 + (group_size + 3) // 4) end
     if not part.signs then return 1, 3 * number end
     local apart = part.apart or { channels = 0, rows = 1 }
     local sketches = part.apart and number + 1 or number
@@ -64,7 +67,7 @@ function layout.side(bits, head_dim, page_size, group_size, meta)
     local groups = group_size > 0 and page_size * head_dim // group_size or 0
     local zeros_at = code_bytes + groups * meta.scale_bytes
     local slots_at = zeros_at + groups * meta.zero_bytes
-    local rows, bytes = layout.extra(meta.extra, meta.extra_number, head_dim)
+    local rows, bytes = layout.extra(meta.extra, meta.extra_number, head_dim, group_size)
     return {
         cell_bytes = 32 * bits,
         num_groups = groups,

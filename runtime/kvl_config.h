@@ -161,16 +161,31 @@ KVL__FN int kvl__keeps_apart(const kvl__codec* c)
     return c->words[KVL__STAGE_EXTRA] == KVL__EXTRA_SKETCH_APART;
 }
 
+// Whether tokens are divided by a norm of their own.
+KVL__FN int kvl__has_norms(const kvl__codec* c)
+{
+    return c->words[KVL__STAGE_EXTRA] == KVL__EXTRA_TOKEN_NORM;
+}
+
+// Channels of a group that have 2 bits more.
+KVL__FN int32_t kvl__promoted(const kvl__codec* c)
+{
+    return c->words[KVL__STAGE_EXTRA] == KVL__EXTRA_PROMOTE ? c->numbers[KVL__STAGE_EXTRA] : 0;
+}
+
 enum { KVL__SLOT_BYTES = 3 };              // the value, its channel
 
 // Rows that share what is stored beside codes, and its bytes.
 KVL__FN int32_t kvl__extra_rows(const kvl__codec* c)
 {
+    if (kvl__promoted(c)) return c->group_size;
     return kvl__keeps_apart(c) ? KVL__APART_ROWS : 1;
 }
 
 KVL__FN int32_t kvl__extra_bytes(const kvl__codec* c)
 {
+    if (kvl__has_norms(c)) return 1;
+    if (kvl__promoted(c)) return kvl__promoted(c) * (1 + (c->group_size + 3) / 4);
     const int32_t number = kvl__sketches(c), signs = c->head_dim / 8;
     if (kvl__keeps_apart(c))
         return KVL__APART_CHANNELS + KVL__APART_ROWS * (4 + (number + 1) * signs);
@@ -186,7 +201,7 @@ KVL__FN int kvl__has_book(const kvl__codec* c)
 // Whether keys are scored as restored rows: queries do not meet their codes.
 KVL__FN int kvl__is_restored(const kvl__codec* c)
 {
-    return kvl__is_unrotated(c) || kvl__row_slots(c) > 0 || kvl__has_book(c);
+    return kvl__is_unrotated(c) || kvl__row_slots(c) > 0 || kvl__promoted(c) || kvl__has_book(c);
 }
 
 // Whether groups are paths through a trellis, whose levels are those of one bit more.
@@ -785,6 +800,32 @@ KVL__FN kvl_status kvl__check_sketch(const kvl__parse* p, const kvl__codec* c, c
     return KVL_OK;
 }
 
+// What norms of tokens, and channels with more bits, ask of the other stages.
+KVL__FN kvl_status kvl__check_beside(const kvl__parse* p, const kvl__codec* c, char side)
+{
+    const char* word = kvl__word_of(c, KVL__STAGE_EXTRA)->name;
+    if (!kvl__has_norms(c) && !kvl__promoted(c)) return KVL_OK;
+    if (kvl__is_raw(c) || c->words[KVL__STAGE_AXIS] != KVL__AXIS_PER_CHANNEL)
+        return KVL__SPEC_FAIL(p, "%c.extra = %s: needs %c.axis = per_channel", side, word, side);
+    if (c->words[KVL__STAGE_CHOOSE] == KVL__CHOOSE_UNIT)
+        return KVL__SPEC_FAIL(p, "%c.extra = %s: needs %c.choose = none or fixed, not unit", side,
+                              word, side);
+    if (kvl__has_norms(c) && kvl__word_of(c, KVL__STAGE_META)->num_tables)
+        return KVL__SPEC_FAIL(p, "%c.extra = %s: needs %c.meta without a base, not %s", side, word,
+                              side, kvl__word_of(c, KVL__STAGE_META)->name);
+    if (!kvl__promoted(c)) return KVL_OK;
+    if (c->words[KVL__STAGE_LEVELS] != KVL__LEVELS_AFFINE ||
+        c->words[KVL__STAGE_FIT] != KVL__FIT_MINMAX ||
+        c->words[KVL__STAGE_ROUND] != KVL__ROUND_NEAREST)
+        return KVL__SPEC_FAIL(p, "%c.extra = %s: needs %c.levels = affine, %c.fit = minmax and "
+                              "%c.round = nearest", side, word, side, side, side);
+    if (kvl__promoted(c) >= c->head_dim || c->head_dim > KVL__MAX_STORED_DIM)
+        return KVL__SPEC_FAIL(p, "%c.extra = %s%d: must be fewer than head_dim = %d, which must be "
+                              "at most %d", side, word, kvl__promoted(c), c->head_dim,
+                              KVL__MAX_STORED_DIM);
+    return KVL_OK;
+}
+
 enum { KVL__MAX_LAYER_CHANNELS = 16384 };      // of keys that are stored across heads
 
 // What a transform across heads asks of the other stages.
@@ -868,6 +909,7 @@ KVL__FN kvl_status kvl__check_side(const kvl__parse* p, kvl__codec* c, char side
     KVL__TRY(kvl__check_slots(p, c, side));
     KVL__TRY(kvl__check_sketch(p, c, side));
     KVL__TRY(kvl__check_across(p, c, side));
+    KVL__TRY(kvl__check_beside(p, c, side));
     return c->words[KVL__STAGE_CHOOSE] == KVL__CHOOSE_NONE ? KVL_OK
                                                            : kvl__check_choice(p, c, side);
 }
@@ -964,7 +1006,8 @@ KVL__FN kvl_status kvl__values_in_keys(const kvl__parse* p, kvl__config* config)
                               "be %s with them", kvl__position_stage(&config->side[0]),
                               kvl__position_word(&config->side[0]),
                               kvl__is_unrotated(&config->side[0]) ? "turned" : "shifted");
-    if (kvl__is_restored(&config->side[0]) || kvl__sketches(&config->side[0]))
+    if (kvl__is_restored(&config->side[0]) || kvl__sketches(&config->side[0]) ||
+        kvl__has_norms(&config->side[0]))
         return KVL__SPEC_FAIL(p, "k.extra = %s, k.levels = %s: values that are in the keys "
                               "(values_in_keys) need codes that queries meet",
                               kvl__word_of(&config->side[0], KVL__STAGE_EXTRA)->name,

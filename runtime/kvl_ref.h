@@ -824,6 +824,27 @@ KVL__FN int kvl__raw_code(const kvl__codec* c, float x)
                                                           : kvl__f32_to_bf16_finite(x);
 }
 
+// The norm of a row as it is stored: gen/parts/token_norm.lua.
+KVL__FN int kvl__norm_code(const float* x, int32_t dim)
+{
+    const float norm = kvl__rms(x, dim, 1);
+    const int code = kvl__f32_to_e5m3(norm);
+    return norm > 0.0f && code == 0 ? 1 : code;
+}
+
+KVL__FN void kvl__store_norms(const kvl__codec* c, const kvl__encode_args* a)
+{
+    const kvl__side_layout l = kvl__layout_of(c, a->page_size);
+    const float* shift = kvl__shift_of(c, a->tables);
+    float x[KVL__MAX_HEAD_DIM];
+    for (int32_t r = 0; r < a->num_rows; ++r) {
+        const uint16_t* row = a->rows + r * a->row_stride;
+        for (int32_t i = 0; i < c->head_dim; ++i)
+            x[i] = kvl__row_to_f32(row[i], c->rows) - (shift ? shift[i] : 0.0f);
+        a->page[l.extra_at + a->first_row + r] = (unsigned char)kvl__norm_code(x, c->head_dim);
+    }
+}
+
 // One window row in the codec's basis; where that is chosen, as it is.
 KVL__FN void kvl__load_row(const kvl__codec* c, const float* tables, const uint16_t* row, float* x)
 {
@@ -834,8 +855,13 @@ KVL__FN void kvl__load_row(const kvl__codec* c, const float* tables, const uint1
     const float most = dense ? ldexpf(1.0f, 18) : sums ? ldexpf(1.0f, 119) : FLT_MAX;
     for (int32_t i = 0; i < c->head_dim; ++i) {
         const float plain = kvl__row_to_f32(row[i], c->rows);
-        x[i] = kvl__clamp(shift ? plain - shift[i] : plain, -most, most);
+        x[i] = shift ? plain - shift[i] : plain;
     }
+    if (kvl__has_norms(c)) {
+        const float norm = kvl__e5m3_to_f32((unsigned char)kvl__norm_code(x, c->head_dim));
+        for (int32_t i = 0; norm > 0.0f && i < c->head_dim; ++i) x[i] /= norm;
+    }
+    for (int32_t i = 0; i < c->head_dim; ++i) x[i] = kvl__clamp(x[i], -most, most);
     kvl__to_basis(c, tables, x);
     const float* base = kvl__base_of(c, tables);
     for (int32_t i = 0; base && i < c->head_dim; ++i) x[i] /= base[i];
@@ -958,6 +984,82 @@ KVL__FN void kvl__encode_per_token(const kvl__codec* c, const kvl__encode_args* 
         }
         for (int32_t i = 0; i < c->head_dim; i += c->group_size)
             kvl__encode_group(c, a, x + i, c->group_size, 1, row, i);
+    }
+}
+
+// PROMOTED CHANNELS: gen/parts/promote.lua defines them.
+
+// What a group of tokens has beside its codes: channels, then planes.
+KVL__FN unsigned char* kvl__planes_at(const kvl__codec* c, const kvl__side_layout* l,
+                                   const unsigned char* page, int64_t row)
+{
+    return (unsigned char*)(uintptr_t)page + l->extra_at + row / c->group_size * l->extra_bytes;
+}
+
+// The channels of a group whose magnitudes have the greatest sums, rising.
+KVL__FN void kvl__find_strong(const kvl__codec* c, const kvl__encode_args* a, int32_t first,
+                              unsigned char* strong)
+{
+    float sums[KVL__MAX_HEAD_DIM] = { 0 }, x[KVL__MAX_HEAD_DIM];
+    unsigned char taken[KVL__MAX_HEAD_DIM] = { 0 };
+    for (int32_t t = 0; t < c->group_size; ++t) {
+        kvl__load_row(c, a->tables, a->rows + (first + t) * a->row_stride, x);
+        for (int32_t i = 0; i < c->head_dim; ++i) sums[i] += fabsf(x[i]);
+    }
+    for (int32_t n = 0; n < kvl__promoted(c); ++n) {
+        int32_t best = -1;
+        for (int32_t i = 0; i < c->head_dim; ++i)
+            if (!taken[i] && (best < 0 || sums[i] > sums[best])) best = i;
+        taken[best] = 1;
+    }
+    for (int32_t i = 0, n = 0; i < c->head_dim; ++i)
+        if (taken[i]) strong[n++] = (unsigned char)i;
+}
+
+// Channel n of the promoted ones, x [group_size], of a group that begins at row `row`.
+KVL__FN void kvl__encode_strong(const kvl__codec* c, const kvl__encode_args* a, const float* x,
+                                int64_t row, int32_t n)
+{
+    const kvl__side_layout l = kvl__layout_of(c, a->page_size);
+    const float m = (float)kvl__code_max(c);
+    unsigned char* beside = kvl__planes_at(c, &l, a->page, row);
+    unsigned char* plane = beside + kvl__promoted(c) + n * ((c->group_size + 3) / 4);
+    const int64_t group = kvl__group_of(c, row, beside[n]);
+    float ends[2] = { x[0], x[0] };
+    for (int32_t t = 1; t < c->group_size; ++t) {
+        if (x[t] < ends[0]) ends[0] = x[t];
+        if (x[t] > ends[1]) ends[1] = x[t];
+    }
+    if (ends[0] < ends[1])
+        ends[1] = ends[0] * (float)(0.75 / ((double)m + 0.75)) +
+                  ends[1] * (float)((double)m / ((double)m + 0.75));
+    const kvl__grid g = kvl__fit(c, ends, 2, 1, -1, a->page + l.scales_at + group * l.scale_bytes,
+                                 a->page + l.zeros_at + group * l.zero_bytes);
+    for (int32_t t = 0; t < c->group_size; ++t) {
+        const float y = (x[t] - g.offset) * g.inverse * 4.0f;
+        const unsigned level = (unsigned)(int)rintf(kvl__clamp(y, 0.0f, 4.0f * m + 3.0f));
+        kvl__put_code(a->page, ((row + t) * c->head_dim + beside[n]) * c->bits, c->bits,
+                      (int)(level >> 2));
+        plane[t / 4] = (unsigned char)((plane[t / 4] & ~(3u << t % 4 * 2)) |
+                                       (level & 3u) << t % 4 * 2);
+    }
+}
+
+// What a row of a page, x, has in the planes beside its codes joins it.
+KVL__FN void kvl__add_planes(const kvl__codec* c, const kvl__side_layout* l,
+                             const unsigned char* page, int64_t row, float* x)
+{
+    if (!kvl__promoted(c)) return;
+    const unsigned char* beside = kvl__planes_at(c, l, page, row);
+    const int64_t t = row % c->group_size;
+    for (int32_t n = 0; n < kvl__promoted(c); ++n) {
+        const int low = beside[kvl__promoted(c) + n * ((c->group_size + 3) / 4) + t / 4] >>
+                        t % 4 * 2 & 3;
+        if (beside[n] >= c->head_dim) continue;
+        const int64_t group = kvl__group_of(c, row, beside[n]);
+        const kvl__grid g = kvl__load_grid(c, page + l->scales_at + group * l->scale_bytes,
+                                           page + l->zeros_at + group * l->zero_bytes);
+        x[beside[n]] += g.scale * (0.25f * (float)low);
     }
 }
 
@@ -1464,17 +1566,46 @@ KVL__FN void kvl__encode_feedback(const kvl__codec* c, const kvl__encode_args* a
     }
 }
 
+// As groups along tokens are, then the promoted channels again.
+KVL__FN void kvl__encode_promoted(const kvl__codec* c, const kvl__encode_args* a)
+{
+    const kvl__side_layout l = kvl__layout_of(c, a->page_size);
+    float x[KVL__GROUP_MOST], row[KVL__MAX_HEAD_DIM];
+    kvl__encode_per_channel(c, a);
+    for (int32_t r = 0; r < a->num_rows; r += c->group_size) {
+        unsigned char* beside = kvl__planes_at(c, &l, a->page, a->first_row + r);
+        memset(beside, 0, (size_t)l.extra_bytes);
+        kvl__find_strong(c, a, r, beside);
+        for (int32_t n = 0; n < kvl__promoted(c); ++n) {
+            for (int32_t t = 0; t < c->group_size; ++t) {
+                kvl__load_row(c, a->tables, a->rows + (r + t) * a->row_stride, row);
+                x[t] = row[beside[n]];
+            }
+            kvl__encode_strong(c, a, x, a->first_row + r, n);
+        }
+    }
+}
+
 KVL__FN void kvl__ref_encode(const kvl__encode_args* a)
 {
     const kvl__codec* c = (const kvl__codec*)a->codec;
     if (kvl__has_no_codes(c)) return;
+    if (kvl__has_norms(c)) kvl__store_norms(c, a);
     if (kvl__has_feedback(c)) {
         kvl__encode_feedback(c, a);
         return;
     }
-    if (kvl__is_flagged(c)) kvl__encode_units(c, a);
+    if (kvl__promoted(c)) kvl__encode_promoted(c, a);
+    else if (kvl__is_flagged(c)) kvl__encode_units(c, a);
     else if (c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL) kvl__encode_per_channel(c, a);
     else kvl__encode_per_token(c, a);
+}
+
+// Row `row` of a page in the codec's basis is y: its norm, which that was divided by; 1: none.
+KVL__FN float kvl__norm_of(const kvl__codec* c, const kvl__side_layout* l,
+                           const unsigned char* page, int64_t row)
+{
+    return kvl__has_norms(c) ? kvl__e5m3_to_f32(page[l->extra_at + row]) : 1.0f;
 }
 
 // What scales are multiplied with, of a value of a page.
@@ -1554,12 +1685,15 @@ KVL__FN void kvl__ref_decode(const kvl__decode_args* a)
             const float* shift = kvl__shift_of(c, a->tables);
             float* x = a->rows + (int64_t)r * c->head_dim;
             kvl__decode_row(c, &l, a->page, row, x);
+            kvl__add_planes(c, &l, a->page, row, x);
             for (int32_t i = 0; kvl__has_book(c) && i < c->head_dim; ++i)
                 x[i] = a->tables[kvl__table_at(c, "kmeans_book") + (int64_t)x[i]];
             if (kvl__is_flagged(c))
                 kvl__rotate(c, kvl__choice_of(c, a->tables, &l, a->page, row), x);
             else
                 kvl__from_basis(c, a->tables, x);
+            const float norm = kvl__norm_of(c, &l, a->page, row);
+            for (int32_t i = 0; i < c->head_dim; ++i) x[i] *= norm;
             for (int32_t i = 0; shift && i < c->head_dim; ++i) x[i] += shift[i];
             kvl__read_slots(c, &l, a->page, row, x);
         }
@@ -1703,6 +1837,8 @@ KVL__FN void kvl__ref_attend_pages(const kvl__attend_args* a)
         const int64_t row = r % a->page_size;
         if (kvl__is_restored(kc)) memset(k, 0, sizeof k);      // add_shifts scores it
         else kvl__decode_row(kc, &kl, page + a->k_offset, row, k);
+        const float norm = kvl__norm_of(kc, &kl, page + a->k_offset, row);
+        for (int32_t i = 0; i < kc->head_dim; ++i) k[i] *= norm;
         kvl__decode_row(vc, &vl, page + a->v_offset, row, v);
         kvl__read_slots(vc, &vl, page + a->v_offset, row, v);
         const uint32_t choice = kvl__is_flagged(kc) && !kvl__is_restored(kc)

@@ -11,6 +11,7 @@
 #include "kvl_args.h"
 #include "kvl_ref.h"
 #include "kvl_rope.h"
+#include "kvl_shift.h"
 #include "kvl_sketch.h"
 
 enum { KVL__TURN_ROWS = 16, KVL__TURN_FRESH = 64 };      // of a tile; tiles between fresh angles
@@ -124,6 +125,17 @@ KVL__FN void kvl__turn_queries(kvl__turn_scores* w, int64_t position)
     w->next = position + KVL__TURN_ROWS;
 }
 
+// Rows x [num, dim] get back what they have by their positions, the first at `position`.
+KVL__FN void kvl__turn_shift_back(const kvl__turn_scores* w, int64_t position, int num, float* x)
+{
+    const kvl__codec* c = (const kvl__codec*)w->codec;
+    float shift[KVL__MAX_STORED_DIM];
+    for (int r = 0; kvl__shifts_by_position(c) && r < num; ++r, x += w->dim) {
+        kvl__shift_at(c, w->tables, position + r, shift);
+        for (int i = 0; i < w->dim; ++i) x[i] += shift[i];
+    }
+}
+
 // Rows [row, row + num) of a page, restored and turned as rows of a tile, to w->rows.
 KVL__FN void kvl__turn_tile(kvl__turn_scores* w, int64_t row, int num)
 {
@@ -143,6 +155,7 @@ KVL__FN void kvl__turn_tile(kvl__turn_scores* w, int64_t row, int num)
                            a.first_row, num, x);
     else w->decode(&a);
     if (kvl__sketches((const kvl__codec*)w->codec)) kvl__sketch_restore(&a);
+    kvl__turn_shift_back(w, w->first + row, num, x);
     for (int r = 0; r < num; ++r) {
         float *from = x + r * w->dim, *to = w->rows[r];
         kvl__turn_halves(w, from);

@@ -209,6 +209,7 @@ static void read_name(const char* path, char name[64])
 static const struct { const char *name, *word; } host_codecs[] = {
     { "rotatekv", "k.transform = grouped" }, { "qjl", "k.extra = sketch_apart" },
     { "turboquant-prod", "k.extra = sketch" },
+    { "oscar-norm", "k.extra = token_norm" }, { "kitty", "k.extra = promote" },
 };
 
 static int is_host_codec(const char* name)

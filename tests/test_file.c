@@ -114,6 +114,7 @@ static const char* const specs[] = {
     "f16", "kivi:k2,v2,sink=4,recent=40", "rtn:k3,v1,g16,sink=0,recent=0",
     "q4_0/rtn:v5,page=32", "kivi:k6,v8,meta=f16,rows=bf16,kg16,vg16,chunk=16,sink=3,recent=0",
     "rtn:b2,k.transform=hadamard,axis=per_channel,g32",
+    "kivi:k2,v2,k.extra=token_norm,sink=4,recent=40", "kivi:k1,v2,kg18,k.extra=promote5,page=144",
 };
 
 // Every spec and target, with histories of operations: bytes, codes and what follows agree.

@@ -126,7 +126,7 @@ local function bits_of(parts, s)
     local meta, levels = s.meta and part_of(parts, "meta", s.meta), s.levels or "affine"
     local part = s.extra and part_of(parts, "extra", s.extra)
     local number = part and (tonumber(s.extra:match("%d+$")) or part.number_usual)
-    local rows, bytes = layout.extra(part, number, head_dim)
+    local rows, bytes = layout.extra(part, number, head_dim, s.group)
     local extra = 8 * bytes / rows / head_dim
     if not s.group or not meta then return s.bits + extra end
     local zero = part_of(parts, "levels", levels).stores_zero and meta.zero_bytes or 0

@@ -155,6 +155,17 @@ static void score_tiles(const strip* s, int page, int first, int end, workspace*
 }
 //% end
 
+//% if k.norms and not k.restored then
+// Scores of rows [first, end) of a page's keys, those of row 0 at `scores`, times their norms.
+static void scale_scores(const unsigned char* keys, int first, int end, float* scores)
+{
+    for (int row = first; row < end; ++row) {
+        const float norm = f32_of_e5m3(keys[$(k.layout.slots_at) + row]);
+        for (int head = 0; head < num_heads; ++head) scores[head * strip_words + row] *= norm;
+    }
+}
+
+//% end
 // The rows of page i of a strip: [*first, *end), counted from the page's first row.
 INLINE void rows_of(const strip* s, int i, int* first, int* end)
 {
@@ -170,6 +181,10 @@ static void score_strip(const strip* s, workspace* w)
         if (first >= end) continue;
         //% local skipped = k.restored and "" or " - s->skip"
         score_tiles(s, i, first, end, w, &w->scores[0][i * part_rows]$(skipped));
+        //% if k.norms and not k.restored then
+        scale_scores(s->pages[i] + s->a->k_offset, first, end,
+                     &w->scores[0][i * part_rows] - s->skip);
+        //% end
         //% if k.adds then
         const int64_t page = s->pages - s->a->pages + i;
         s->a->add_shifts(s->a->shifts, page * page_size + s->skip, end - s->skip,

@@ -74,6 +74,9 @@ static void $(s "decode_rows")(const kvl__decode_args* a)
             //% else
             for (int i = 0; i < $(s "dim"); ++i) x[i] = $(s "read_value")(a->page, row, i);
             //% end
+            //% if codec.promoted > 0 then
+            $(s "add_planes")(a->page, row, x);
+            //% end
             //% if codec.calibrated_book then
             const float* book = a->tables + $(codec.table_at(codec.calibrated_book));
             for (int i = 0; i < $(s "dim"); ++i) x[i] = book[$(s "get_code")(a->page, row, i)];
@@ -87,6 +90,10 @@ static void $(s "decode_rows")(const kvl__decode_args* a)
             $(s "rotate")(x, $(s "read_choice")(a->page, row));
             //% else
             $(s(codec.signs and "turn_back" or "transform"))(x, a->tables);
+            //% end
+            //% if codec.norms then
+            const float norm = f32_of_e5m3(a->page[$(codec.layout.slots_at) + row]);
+            for (int i = 0; i < $(s "dim"); ++i) x[i] *= norm;
             //% end
             //% if codec.shift then
             const float* shift = a->tables + $(codec.table_at(codec.shift.subtract));

@@ -25,7 +25,8 @@ static void $(s "clip_row")(float* x)
 }
 
 //% end
-INLINE void $(s "load_row")(const uint16_t* row, const float* tables, float* x)
+// A row without its shift.
+INLINE void $(s "take_row")(const uint16_t* row, const float* tables, float* x)
 {
     for (int i = 0; i < $(s "dim"); i += lanes)
         store(x + i, $("load_" .. config.rows)((const unsigned char*)(row + i)));
@@ -34,6 +35,37 @@ INLINE void $(s "load_row")(const uint16_t* row, const float* tables, float* x)
     for (int i = 0; i < $(s "dim"); i += lanes) store(x + i, load(x + i) - load(shift + i));
     //% else
     (void)tables;
+    //% end
+}
+
+//% if codec.norms then
+// The norm of a row as it is stored: gen/parts/token_norm.lua.
+INLINE uint32_t $(s "norm_code")(const float* x)
+{
+    float sum = 0.0f;
+    for (int i = 0; i < $(s "dim"); ++i) sum += squared(clamp(x[i], -0x1p57f, 0x1p57f));
+    const float norm = square_root(sum / (float)$(s "dim"));
+    const uint32_t code = e5m3_of_f32(norm);
+    return norm > 0.0f && code == 0 ? 1 : code;
+}
+
+static void $(s "store_norms")(const kvl__encode_args* a)
+{
+    for (int32_t r = 0; r < a->num_rows; ++r) {
+        float x[$(s "dim")];
+        $(s "take_row")(a->rows + r * a->row_stride, a->tables, x);
+        a->page[$(codec.layout.slots_at) + a->first_row + r] =
+            (unsigned char)$(s "norm_code")(x);
+    }
+}
+
+//% end
+INLINE void $(s "load_row")(const uint16_t* row, const float* tables, float* x)
+{
+    $(s "take_row")(row, tables, x);
+    //% if codec.norms then
+    const float norm = f32_of_e5m3($(s "norm_code")(x));
+    for (int i = 0; norm > 0.0f && i < $(s "dim"); ++i) x[i] /= norm;
     //% end
     //% if codec.clamps then
     const float bound = $(codec.clamp_bound);
@@ -215,6 +247,13 @@ static void $(s "encode_rows")(const kvl__encode_args* a)
             }
         }
         float offset[$(s "dim")], inverse[$(s "dim")];
+        //% if codec.promoted > 0 then
+        unsigned char* beside = $(s "beside")(a->page, a->first_row + r);
+        __builtin_memset(beside, 0, $(codec.layout.extra_bytes));
+        $(s "find_strong")(rows[0], beside);
+        for (int n = 0; n < $(s "promoted"); ++n)
+            his[beside[n]] = $(s "strong_end")(los[beside[n]], his[beside[n]]);
+        //% end
         for (int i = 0; i < $(s "dim"); ++i) {
             const int row = a->first_row + r;
             const int group = $(s "group")($(codec.word_lane("row", "i")));
@@ -227,8 +266,19 @@ static void $(s "encode_rows")(const kvl__encode_args* a)
         for (int t = 0; t < group_size; ++t) {
             uint16_t q[$(s "dim")];
             $(s "round_row")(rows[t], offset, inverse, q);
+            //% if codec.promoted > 0 then
+            $(s "promote_row")(rows[t], offset, inverse, t, beside, q);
+            //% end
             $(s "put_row")(a->page, a->first_row + r + t, q);
         }
     }
+}
+//% end
+//% if codec.norms then
+
+static void $(s "encode_normed")(const kvl__encode_args* a)
+{
+    $(s "store_norms")(a);
+    $(s "encode_rows")(a);
 }
 //% end

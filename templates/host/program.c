@@ -37,6 +37,9 @@
 //% if side.slots > 0 then
 #include "sparse.h"
 //% end
+//% if side.promoted > 0 then
+#include "promote.h"
+//% end
 #include "encode_rows.c"
 #include "decode_rows.c"
 #include "linear_rows.c"
@@ -63,7 +66,7 @@ const kvl__program program = {
     .v_page_bytes   = v_page_bytes,
     //% end
     .scratch_bytes  = sizeof(workspace) + 64,        // room to begin at a cache line
-    .encode_keys    = k_encode_rows,
+    .encode_keys    = $(sides[1].norms and "k_encode_normed" or "k_encode_rows"),
     .encode_values  = $(stored .. "encode_rows"),
     .decode_keys    = k_decode_rows,
     .decode_values  = $(stored .. "decode_rows"),

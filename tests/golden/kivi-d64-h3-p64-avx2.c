@@ -1547,7 +1547,7 @@ static void k_transform_rows(const kvl__basis_args* a)
 #line 228 "templates/host/transform_rows.c"
 }
 
-#line 40 "templates/host/program.c"
+#line 43 "templates/host/program.c"
 #line 1 "templates/host/encode_rows.c"
 // encode_rows.c -- rows of the window become codes of a page: transform, fit, round, pack.
 //
@@ -1555,59 +1555,68 @@ static void k_transform_rows(const kvl__basis_args* a)
 // bits.
 
 #line 28 "templates/host/encode_rows.c"
-INLINE void k_load_row(const uint16_t* row, const float* tables, float* x)
+// A row without its shift.
+INLINE void k_take_row(const uint16_t* row, const float* tables, float* x)
 {
     for (int i = 0; i < k_dim; i += lanes)
         store(x + i, load_f16((const unsigned char*)(row + i)));
-#line 36 "templates/host/encode_rows.c"
+#line 37 "templates/host/encode_rows.c"
     (void)tables;
-#line 43 "templates/host/encode_rows.c"
-    k_transform(x, tables);
-#line 51 "templates/host/encode_rows.c"
+#line 39 "templates/host/encode_rows.c"
 }
 
+#line 63 "templates/host/encode_rows.c"
+INLINE void k_load_row(const uint16_t* row, const float* tables, float* x)
+{
+    k_take_row(row, tables, x);
 #line 75 "templates/host/encode_rows.c"
+    k_transform(x, tables);
+#line 83 "templates/host/encode_rows.c"
+}
 
-#line 186 "templates/host/encode_rows.c"
+#line 107 "templates/host/encode_rows.c"
+
+#line 218 "templates/host/encode_rows.c"
 // Groups along tokens: group_size rows at once, each channel with its own statistics.
 static void k_encode_rows(const kvl__encode_args* a)
 {
     enum { group_size = 32 };
     for (int32_t r = 0; r < a->num_rows; r += group_size) {
         float rows[group_size][k_dim];
-#line 193 "templates/host/encode_rows.c"
+#line 225 "templates/host/encode_rows.c"
         float los[k_dim];
-#line 193 "templates/host/encode_rows.c"
+#line 225 "templates/host/encode_rows.c"
         float his[k_dim];
-#line 199 "templates/host/encode_rows.c"
+#line 231 "templates/host/encode_rows.c"
         for (int t = 0; t < group_size; ++t)
             k_load_row(a->rows + (r + t) * a->row_stride, a->tables, rows[t]);
-#line 202 "templates/host/encode_rows.c"
+#line 234 "templates/host/encode_rows.c"
         for (int i = 0; i < k_dim; ++i) {
             const float x = rows[0][i];
-#line 205 "templates/host/encode_rows.c"
+#line 237 "templates/host/encode_rows.c"
             los[i] = x;
-#line 205 "templates/host/encode_rows.c"
+#line 237 "templates/host/encode_rows.c"
             his[i] = x;
-#line 207 "templates/host/encode_rows.c"
+#line 239 "templates/host/encode_rows.c"
         }
         for (int t = 1; t < group_size; ++t) {
             for (int i = 0; i < k_dim; ++i) {
                 const float x = rows[t][i];
-#line 212 "templates/host/encode_rows.c"
+#line 244 "templates/host/encode_rows.c"
                 const float lo = los[i];
                 los[i] = x < lo ? x : lo;
-#line 212 "templates/host/encode_rows.c"
+#line 244 "templates/host/encode_rows.c"
                 const float hi = his[i];
                 his[i] = x > hi ? x : hi;
-#line 215 "templates/host/encode_rows.c"
+#line 247 "templates/host/encode_rows.c"
             }
         }
         float offset[k_dim], inverse[k_dim];
+#line 257 "templates/host/encode_rows.c"
         for (int i = 0; i < k_dim; ++i) {
             const int row = a->first_row + r;
             const int group = k_group(i, row);
-#line 222 "templates/host/encode_rows.c"
+#line 261 "templates/host/encode_rows.c"
             const k_grid grid =
                 k_store_grid(a->page, group, los[i], his[i]);
             offset[i] = grid.offset;
@@ -1616,12 +1625,13 @@ static void k_encode_rows(const kvl__encode_args* a)
         for (int t = 0; t < group_size; ++t) {
             uint16_t q[k_dim];
             k_round_row(rows[t], offset, inverse, q);
+#line 272 "templates/host/encode_rows.c"
             k_put_row(a->page, a->first_row + r + t, q);
         }
     }
 }
 
-#line 41 "templates/host/program.c"
+#line 44 "templates/host/program.c"
 #line 1 "templates/host/decode_rows.c"
 // decode_rows.c -- rows of a page as floats in the original basis, as codes, and their scales.
 
@@ -1677,31 +1687,31 @@ static void k_decode_rows(const kvl__decode_args* a)
             float* x = a->rows + r * (int64_t)k_dim;
 #line 73 "templates/host/decode_rows.c"
             k_read_row(a->page, row, x);
-#line 89 "templates/host/decode_rows.c"
+#line 92 "templates/host/decode_rows.c"
             k_transform(x, a->tables);
-#line 101 "templates/host/decode_rows.c"
+#line 108 "templates/host/decode_rows.c"
         }
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)k_dim;
             for (int i = 0; i < k_dim; ++i) q[i] = (uint16_t)k_get_code(a->page, row, i);
         }
     }
-#line 118 "templates/host/decode_rows.c"
+#line 125 "templates/host/decode_rows.c"
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;
-#line 124 "templates/host/decode_rows.c"
+#line 131 "templates/host/decode_rows.c"
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; row += k_group_size) {
         for (int i = 0; i < k_dim; ++i, ++at) {
-#line 127 "templates/host/decode_rows.c"
+#line 134 "templates/host/decode_rows.c"
             const int group = k_group(i, row);
             a->scales[at] = k_read_scale(a->page, group);
             a->offsets[at] = k_read_offset(a->page, group, a->scales[at]);
         }
     }
-#line 133 "templates/host/decode_rows.c"
+#line 140 "templates/host/decode_rows.c"
 }
 
-#line 42 "templates/host/program.c"
+#line 45 "templates/host/program.c"
 #line 1 "templates/host/linear_rows.c"
 // linear_rows.c -- the first rows of a page in the linear order of files (runtime/kvl_layout.h), or
 // from it.
@@ -2486,7 +2496,7 @@ static void v_transform_rows(const kvl__basis_args* a)
 #line 228 "templates/host/transform_rows.c"
 }
 
-#line 40 "templates/host/program.c"
+#line 43 "templates/host/program.c"
 #line 1 "templates/host/encode_rows.c"
 // encode_rows.c -- rows of the window become codes of a page: transform, fit, round, pack.
 //
@@ -2494,75 +2504,83 @@ static void v_transform_rows(const kvl__basis_args* a)
 // bits.
 
 #line 28 "templates/host/encode_rows.c"
-INLINE void v_load_row(const uint16_t* row, const float* tables, float* x)
+// A row without its shift.
+INLINE void v_take_row(const uint16_t* row, const float* tables, float* x)
 {
     for (int i = 0; i < v_dim; i += lanes)
         store(x + i, load_f16((const unsigned char*)(row + i)));
-#line 36 "templates/host/encode_rows.c"
+#line 37 "templates/host/encode_rows.c"
     (void)tables;
-#line 43 "templates/host/encode_rows.c"
-    v_transform(x, tables);
-#line 51 "templates/host/encode_rows.c"
+#line 39 "templates/host/encode_rows.c"
 }
 
+#line 63 "templates/host/encode_rows.c"
+INLINE void v_load_row(const uint16_t* row, const float* tables, float* x)
+{
+    v_take_row(row, tables, x);
 #line 75 "templates/host/encode_rows.c"
+    v_transform(x, tables);
+#line 83 "templates/host/encode_rows.c"
+}
 
-#line 117 "templates/host/encode_rows.c"
+#line 107 "templates/host/encode_rows.c"
+
+#line 149 "templates/host/encode_rows.c"
 // Groups along the channels of a row.
 static void v_encode_rows(const kvl__encode_args* a)
 {
-#line 121 "templates/host/encode_rows.c"
+#line 153 "templates/host/encode_rows.c"
     enum { group_size = 32, step = 16 };
-#line 125 "templates/host/encode_rows.c"
+#line 157 "templates/host/encode_rows.c"
     for (int32_t r = 0; r < a->num_rows; ++r) {
         const int row = a->first_row + r;
         float offset[v_dim], inverse[v_dim];
         uint16_t q[v_dim];
-#line 135 "templates/host/encode_rows.c"
+#line 167 "templates/host/encode_rows.c"
         float x[v_dim];
         v_load_row(a->rows + r * a->row_stride, a->tables, x);
-#line 141 "templates/host/encode_rows.c"
+#line 173 "templates/host/encode_rows.c"
         for (int first = 0; first < v_dim; first += group_size) {
             const float* of = x + first;
-#line 144 "templates/host/encode_rows.c"
+#line 176 "templates/host/encode_rows.c"
             float los[step];
-#line 144 "templates/host/encode_rows.c"
+#line 176 "templates/host/encode_rows.c"
             float his[step];
-#line 146 "templates/host/encode_rows.c"
+#line 178 "templates/host/encode_rows.c"
             // Every step-th value has its own statistics; what they come to is order-free.
             for (int j = 0; j < step; ++j) {
                 const float x = of[j];
-#line 150 "templates/host/encode_rows.c"
+#line 182 "templates/host/encode_rows.c"
                 los[j] = x;
-#line 150 "templates/host/encode_rows.c"
+#line 182 "templates/host/encode_rows.c"
                 his[j] = x;
-#line 152 "templates/host/encode_rows.c"
+#line 184 "templates/host/encode_rows.c"
             }
             for (int i = step; i < group_size; i += step) {
                 for (int j = 0; j < step; ++j) {
                     const float x = of[i + j];
-#line 157 "templates/host/encode_rows.c"
+#line 189 "templates/host/encode_rows.c"
                     const float lo = los[j];
                     los[j] = x < lo ? x : lo;
-#line 157 "templates/host/encode_rows.c"
+#line 189 "templates/host/encode_rows.c"
                     const float hi = his[j];
                     his[j] = x > hi ? x : hi;
-#line 160 "templates/host/encode_rows.c"
+#line 192 "templates/host/encode_rows.c"
                 }
             }
-#line 163 "templates/host/encode_rows.c"
+#line 195 "templates/host/encode_rows.c"
             float lo = los[0];
             for (int j = 1; j < step; ++j) {
                 const float x = los[j];
                 lo = x < lo ? x : lo;
             }
-#line 163 "templates/host/encode_rows.c"
+#line 195 "templates/host/encode_rows.c"
             float hi = his[0];
             for (int j = 1; j < step; ++j) {
                 const float x = his[j];
                 hi = x > hi ? x : hi;
             }
-#line 169 "templates/host/encode_rows.c"
+#line 201 "templates/host/encode_rows.c"
             const int group = v_group(row, first);
             const v_grid grid =
                 v_store_grid(a->page, group, lo, hi);
@@ -2571,14 +2589,14 @@ static void v_encode_rows(const kvl__encode_args* a)
                 inverse[i] = grid.inverse;
             }
         }
-#line 180 "templates/host/encode_rows.c"
+#line 212 "templates/host/encode_rows.c"
         v_round_row(x, offset, inverse, q);
-#line 182 "templates/host/encode_rows.c"
+#line 214 "templates/host/encode_rows.c"
         v_put_row(a->page, row, q);
     }
 }
 
-#line 41 "templates/host/program.c"
+#line 44 "templates/host/program.c"
 #line 1 "templates/host/decode_rows.c"
 // decode_rows.c -- rows of a page as floats in the original basis, as codes, and their scales.
 
@@ -2634,31 +2652,31 @@ static void v_decode_rows(const kvl__decode_args* a)
             float* x = a->rows + r * (int64_t)v_dim;
 #line 73 "templates/host/decode_rows.c"
             v_read_row(a->page, row, x);
-#line 89 "templates/host/decode_rows.c"
+#line 92 "templates/host/decode_rows.c"
             v_transform(x, a->tables);
-#line 101 "templates/host/decode_rows.c"
+#line 108 "templates/host/decode_rows.c"
         }
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)v_dim;
             for (int i = 0; i < v_dim; ++i) q[i] = (uint16_t)v_get_code(a->page, row, i);
         }
     }
-#line 118 "templates/host/decode_rows.c"
+#line 125 "templates/host/decode_rows.c"
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;
-#line 121 "templates/host/decode_rows.c"
+#line 128 "templates/host/decode_rows.c"
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; ++row) {
         for (int i = 0; i < v_dim; i += v_group_size, ++at) {
-#line 127 "templates/host/decode_rows.c"
+#line 134 "templates/host/decode_rows.c"
             const int group = v_group(row, i);
             a->scales[at] = v_read_scale(a->page, group);
             a->offsets[at] = v_read_offset(a->page, group, a->scales[at]);
         }
     }
-#line 133 "templates/host/decode_rows.c"
+#line 140 "templates/host/decode_rows.c"
 }
 
-#line 42 "templates/host/program.c"
+#line 45 "templates/host/program.c"
 #line 1 "templates/host/linear_rows.c"
 // linear_rows.c -- the first rows of a page in the linear order of files (runtime/kvl_layout.h), or
 // from it.
@@ -2906,7 +2924,7 @@ static void v_linear_rows(const kvl__linear_args* a)
 #line 189 "templates/host/linear_rows.c"
 }
 
-#line 48 "templates/host/program.c"
+#line 51 "templates/host/program.c"
 #line 1 "templates/host/attend_windows.c"
 // attend_windows.c -- attention of num_heads queries over two stretches of 16-bit rows.
 //
@@ -3167,7 +3185,7 @@ static void attend_windows(const kvl__attend_args* a)
     softmax_finish(&state, a->o, a->lse);
 }
 
-#line 49 "templates/host/program.c"
+#line 52 "templates/host/program.c"
 #line 1 "templates/host/attend_pages.c"
 // attend_pages.c -- attention of num_heads queries over rows of pages, on the codes.
 //
@@ -3261,6 +3279,7 @@ static void score_tiles(const strip* s, int page, int first, int end, workspace*
 }
 #line 157 "templates/host/attend_pages.c"
 
+#line 169 "templates/host/attend_pages.c"
 // The rows of page i of a strip: [*first, *end), counted from the page's first row.
 INLINE void rows_of(const strip* s, int i, int* first, int* end)
 {
@@ -3274,13 +3293,13 @@ static void score_strip(const strip* s, workspace* w)
     for (int i = 0, first, end; i < s->num_pages; ++i) {
         rows_of(s, i, &first, &end);
         if (first >= end) continue;
-#line 172 "templates/host/attend_pages.c"
+#line 183 "templates/host/attend_pages.c"
         score_tiles(s, i, first, end, w, &w->scores[0][i * part_rows] - s->skip);
-#line 178 "templates/host/attend_pages.c"
+#line 193 "templates/host/attend_pages.c"
     }
 }
 
-#line 182 "templates/host/attend_pages.c"
+#line 197 "templates/host/attend_pages.c"
 // Values join o, times the weights of the strip.
 static void add_values(const strip* s, workspace* w, float* o)
 {
@@ -3297,7 +3316,7 @@ static void add_values(const strip* s, workspace* w, float* o)
                     head_dim_v);
     }
 }
-#line 279 "templates/host/attend_pages.c"
+#line 294 "templates/host/attend_pages.c"
 
 static void attend_strip(const strip* s, softmax* state, workspace* w)
 {
@@ -3305,11 +3324,11 @@ static void attend_strip(const strip* s, softmax* state, workspace* w)
     const int64_t page = s->pages - a->pages, position = a->position + page * page_size + s->skip;
     score_strip(s, w);
     for (int head = 0; head < num_heads; ++head) {
-#line 290 "templates/host/attend_pages.c"
+#line 305 "templates/host/attend_pages.c"
         softmax_add(state, a, head, w->scores[head], strip_words, s->first, s->end, position);
     }
     add_values(s, w, a->o);
-#line 300 "templates/host/attend_pages.c"
+#line 315 "templates/host/attend_pages.c"
 }
 
 // The pages of a strip that begins at a row, up to end_row.
@@ -3324,9 +3343,9 @@ static void attend_pages(const kvl__attend_args* a)
     workspace* w = (workspace*)(((uintptr_t)a->scratch + 63) & ~(uintptr_t)63);
     softmax state;
     softmax_start(&state, a->o);
-#line 315 "templates/host/attend_pages.c"
+#line 330 "templates/host/attend_pages.c"
     k_start_dots(a->q, &w->k);
-#line 319 "templates/host/attend_pages.c"
+#line 334 "templates/host/attend_pages.c"
     int64_t row = a->first_row / strip_rows * strip_rows;
     for (; row < a->end_row; row += strip_rows) {
         const int64_t left = a->end_row - row;
@@ -3343,7 +3362,7 @@ static void attend_pages(const kvl__attend_args* a)
     softmax_finish(&state, a->o, a->lse);
 }
 
-#line 50 "templates/host/program.c"
+#line 53 "templates/host/program.c"
 
 // C has one name space for types and objects, so the object gets its exported name as a label.
 #define LABEL_TEXT(text) #text
@@ -3354,9 +3373,9 @@ const kvl__program program = {
     .abi            = KVL__ABI,
     .lanes          = 16,
     .k_page_bytes   = k_page_bytes,
-#line 63 "templates/host/program.c"
+#line 66 "templates/host/program.c"
     .v_page_bytes   = v_page_bytes,
-#line 65 "templates/host/program.c"
+#line 68 "templates/host/program.c"
     .scratch_bytes  = sizeof(workspace) + 64,        // room to begin at a cache line
     .encode_keys    = k_encode_rows,
     .encode_values  = v_encode_rows,

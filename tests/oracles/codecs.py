@@ -460,6 +460,9 @@ def encode_codes(rows, side, head):
         chosen = flagrot.Chooser(hadamard, encode_group, side, x.shape[1], head)
     if side["shift"] in ("mean", "middle"):
         x = x - side["tables"][side["shift"]][head]
+    norms = token_norms(x) if side["norms"] else None
+    if side["norms"]:
+        x = x / np.where(norms > 0, norms, F32(1))[:, None]
     if side["dense"]:
         x = multiply(np.clip(x, F32(-2.0**18), F32(2.0**18)), side["tables"]["forward"][head])
     elif side["shift"] != "none" or side["transform"] or side["choose"] != "none":
@@ -490,7 +493,9 @@ def encode_codes(rows, side, head):
     if side["levels"] == "bf16":
         return {"codes": bf16_bits(x), "scales": None, "offsets": None}
     if side["round"].startswith("feedback"):
-        return encode_feedback(x, side, head)
+        return {**encode_feedback(x, side, head), "norms": norms}
+    if side["promoted"]:
+        return encode_promoted(x, side)
     g = side["group"]
     along = x if side["axis"] == "per_token" else x.T
     groups = along.reshape(along.shape[0], along.shape[1] // g, g)
@@ -502,7 +507,37 @@ def encode_codes(rows, side, head):
     codes = codes.reshape(along.shape)
     if side["axis"] == "per_channel":
         codes, scales, offsets = codes.T, scales.T, offsets.T
-    return {"codes": codes, "scales": scales, "offsets": offsets, "slots": slots}
+    return {"codes": codes, "scales": scales, "offsets": offsets, "slots": slots, "norms": norms}
+
+
+def token_norms(x):
+    """The root mean squares of rows [n, d] as they are stored."""
+    return np.array([F32(E5M3[nearest_scale(rms(row), E5M3)]) for row in x], F32)
+
+
+def encode_promoted(x, side):
+    """Groups along tokens whose strongest channels have 2 bits more; low: [n, d], else 0."""
+    g, (n, d), most = side["group"], x.shape, 2**side["bits"] - 1
+    codes, low = np.zeros((n, d), np.uint16), np.zeros((n, d), np.uint16)
+    scales, offsets = np.zeros((n // g, d), F32), np.zeros((n // g, d), F32)
+    for i in range(n // g):
+        rows = x[i * g:i * g + g]
+        sums = np.cumsum(np.abs(rows), axis=0, dtype=F32)[-1]
+        strong = set(np.argsort(-sums, kind="stable")[:side["promoted"]])
+        for c in range(d):
+            y = rows[:, c]
+            if c not in strong:
+                codes[i * g:i * g + g, c], scales[i, c], offsets[i, c] = encode_group(y, side)
+                continue
+            lo, hi = y.min(), y.max()
+            if lo < hi:
+                hi = lo * F32(0.75 / (most + 0.75)) + hi * F32(most / (most + 0.75))
+            _, scale, offset = encode_group(np.array([lo, hi], F32), side)
+            inverse = F32(1) / scale if scale != 0 else F32(0)
+            t = np.rint(np.clip((y - offset) * inverse * F32(4), F32(0), F32(4 * most + 3)))
+            codes[i * g:i * g + g, c], low[i * g:i * g + g, c] = t // 4, t % 4
+            scales[i, c], offsets[i, c] = scale, offset
+    return {"codes": codes, "scales": scales, "offsets": offsets, "low": low}
 
 
 def take_out(x, rows, side):
@@ -551,6 +586,8 @@ def decode_codes(encoded, side, head):
         if books.has_book(side["levels"]):
             codes = books.levels_of(side["levels"], side["bits"])[codes]
         x = scales * codes + offsets
+        if side["promoted"]:
+            x = x + scales * encoded["low"] / 4
     if side["levels"] == "kmeans":
         x = side["tables"]["book"][head].astype(F64)[codes]
     if "base" in side["tables"]:
@@ -564,6 +601,8 @@ def decode_codes(encoded, side, head):
         fixed = side["choose"] == "fixed"
         x = chosen.restore(x, [chosen.fixed()] if fixed else encoded["choices"])
     x = x @ side["tables"]["query"][head].astype(F64).T if side["dense"] else x
+    if side["norms"]:
+        x = x * encoded["norms"].astype(F64)[:, None]
     if side["shift"] != "none":
         x = x + side["tables"][side["shift"]][head].astype(F64)
     for row, (channels, values) in zip(x, encoded.get("slots") or []):
@@ -578,7 +617,7 @@ def _side(bits, group, axis, fit, levels, meta, rounding="nearest"):
             "meta": meta, "round": rounding, "transform": 0, "dense": "", "shift": "none",
             "signs": False, "choose": "none", "choose_piece": 0, "score": "none",
             "place": "post_rope", "rope": None, "extra": 0, "sketch": None, "grouped": 0,
-            "tables": {}}
+            "norms": False, "promoted": 0, "tables": {}}
 
 
 def _copy(side):
@@ -649,6 +688,17 @@ def _preset(name):
         key.update(place="pre_rope", shift="middle", extra=1)
         value.update(extra=1)
         return key, value, {"sink": 4, "recent": 0, "rows": "f16"}
+    if name in ("oscar-norm", "kitty"):
+        norms = name == "oscar-norm"
+        key = _side(2, 32 if norms else 128, "per_channel", "minmax", "affine",
+                    "8bit" if norms else "f16")
+        value = _side(2, 32 if norms else 0, "per_token", "minmax", "affine", key["meta"])
+        if norms:
+            key.update(transform=-1, norms=True)
+            value.update(transform=-1)
+        else:
+            key.update(promoted=8)
+        return key, value, {"sink": 0 if norms else 32, "recent": 128, "rows": "f16"}
     if name == "rotatekv":
         key = _side(2, 0, "per_token", "shrink80", "affine", "f16_point")
         value = _copy(key)
@@ -662,12 +712,19 @@ def _preset(name):
 
 
 def _set_stage(side, stage, word, head_dim):
+    if stage == "extra" and word == "token_norm":
+        side["norms"] = True
+        return
+    if stage == "extra" and word.startswith("promote"):
+        side["promoted"] = int(word[7:] or 8)
+        return
     if stage == "extra" and word.startswith("sketch"):
         apart = word.startswith("sketch_apart")
         number = word[len("sketch_apart" if apart else "sketch"):]
         side["extra"], side["sketch"] = 0, (int(number or 1 + apart), apart)
         return
     if stage == "extra":
+        side["norms"], side["promoted"] = False, 0
         side["extra"] = 0 if word == "none" else int(word[6:] or 1)
         return
     if stage in ("choose", "score"):

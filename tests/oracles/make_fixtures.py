@@ -171,6 +171,18 @@ CASES = [
     ("rotatekv",   "rotatekv:",                              4, 4,  64,  64, 64, 2, 0.0, 0),
     ("rotatekv_2", "rotatekv:k4,v3,vg16,k.meta=f16,k.round=nearest_up,rows=bf16,",
                                                              6, 6,  96,  32, 32, 1, 0.0, 0),
+    ("oscar_norm", "oscar-norm:",                            4, 2,  64,  64, 64, 2, 0.0, 0),
+    ("norm_mean",  "kivi:k3,v4,kg16,vg16,k.extra=token_norm,k.shift=mean,meta=f16,rows=bf16,",
+                                                             3, 1,  80,  32, 32, 1, 30.0, 0),
+    ("norm_dense", "kivi:k2,v2,k.extra=token_norm,k.round=feedback2,k.fit=search,k.transform=flat,",
+                                                             2, 1,  64,  64, 32, 1, 0.0, 40),
+    ("norm_place", "kivi:k4,v2,k.extra=token_norm,k.place=pre_rope,",
+                                                             2, 1,  64,  64, 32, 1, 0.0, 0),
+    ("kitty",      "kitty:kg32,",                            4, 2,  64,  64, 64, 2, 0.0, 0),
+    ("kitty_3",    "kivi:k3,v2,kg16,vg16,k.extra=promote5,k.transform=hadamard,k.shift=mean,",
+                                                             3, 1,  96,  32, 32, 1, 30.0, 0),
+    ("kitty_1",    "kivi:k1,v2,k.extra=promote20,k.place=pre_rope,rows=bf16,k.meta=f16,",
+                                                             2, 1,  80,  64, 32, 1, 0.0, 0),
     ("mean_had",   "kivi:k2,v4,shift=mean,k.transform=hadamard32,",
                                                              3, 1,  96,  64, 32, 1, 0.0, 0),
 ]
@@ -179,6 +191,7 @@ CASES = [
 ROPES = {
     "sketch_out": (1, 64, 10000.0),
     "pre_rope": (0, 64, 1000.0), "pre_rope_part": (1, 48, 10000.0), "pre_rope_raw": (1, 32, 100.0),
+    "norm_place": (1, 64, 10000.0), "kitty_1": (0, 80, 1000.0),
     "rotatekv": (0, 64, 1000.0), "rotatekv_2": (1, 64, 10000.0),
     "pre_rope_bf16": (0, 80, 500000.0), "kvquant": (1, 64, 10000.0), "kvquant_2": (0, 96, 1000.0),
 }
