@@ -207,7 +207,7 @@ static void read_name(const char* path, char name[64])
 
 // The codecs that a device refuses, and the word that it names.
 static const struct { const char *name, *word; } host_codecs[] = {
-    { "rotatekv", "k.transform = grouped" }, { "qjl", "k.extra = sketch_apart" },
+    { "rotatekv", "k.transform = grouped" }, { "qjl", "k.levels = nothing" },
     { "turboquant-prod", "k.extra = sketch" },
     { "oscar-norm", "k.extra = token_norm" }, { "kitty", "k.extra = promote" },
 };
