@@ -63,49 +63,52 @@ static void $(s "read_row")(const unsigned char* page, int row, float* x)
 }
 
 //% end
+// A row of a page in the original basis, x [dim].
+static void $(s "decode_row")(const kvl__decode_args* a, int row, float* x)
+{
+    //% if whole then
+    $(s "read_row")(a->page, row, x);
+    //% else
+    for (int i = 0; i < $(s "dim"); ++i) x[i] = $(s "read_value")(a->page, row, i);
+    //% end
+    //% if codec.promoted > 0 then
+    $(s "add_planes")(a->page, row, x);
+    //% end
+    //% if codec.calibrated_book then
+    const float* book = a->tables + $(codec.table_at(codec.calibrated_book));
+    for (int i = 0; i < $(s "dim"); ++i) x[i] = book[$(s "get_code")(a->page, row, i)];
+    //% end
+    //% if codec.base then
+    $(s "scale_up")(x, a->tables);
+    //% end
+    //% if codec.dense then
+    $(s "restore")(x, a->tables);
+    //% elseif codec.flagged then
+    $(s "rotate")(x, $(s "read_choice")(a->page, row));
+    //% else
+    $(s(codec.signs and "turn_back" or "transform"))(x, a->tables);
+    //% end
+    //% if codec.norms then
+    const float norm = f32_of_e5m3(a->page[$(codec.layout.slots_at) + row]);
+    for (int i = 0; i < $(s "dim"); ++i) x[i] *= norm;
+    //% end
+    //% if codec.shift then
+    const float* shift = a->tables + $(codec.table_at(codec.shift.subtract));
+    for (int i = 0; i < $(s "dim"); ++i) x[i] += shift[i];
+    //% end
+    //% if codec.slots > 0 then
+    for (int slot = 0; slot < $(s "row_slots"); ++slot) {
+        const unsigned char* at = $(s "slot")(a->page, row, slot);
+        x[at[2]] = $(s "slot_value")(at);
+    }
+    //% end
+}
+
 static void $(s "decode_rows")(const kvl__decode_args* a)
 {
     for (int32_t r = 0; r < a->num_rows; ++r) {
         const int row = a->first_row + r;
-        if (a->rows) {
-            float* x = a->rows + r * (int64_t)$(s "dim");
-            //% if whole then
-            $(s "read_row")(a->page, row, x);
-            //% else
-            for (int i = 0; i < $(s "dim"); ++i) x[i] = $(s "read_value")(a->page, row, i);
-            //% end
-            //% if codec.promoted > 0 then
-            $(s "add_planes")(a->page, row, x);
-            //% end
-            //% if codec.calibrated_book then
-            const float* book = a->tables + $(codec.table_at(codec.calibrated_book));
-            for (int i = 0; i < $(s "dim"); ++i) x[i] = book[$(s "get_code")(a->page, row, i)];
-            //% end
-            //% if codec.base then
-            $(s "scale_up")(x, a->tables);
-            //% end
-            //% if codec.dense then
-            $(s "restore")(x, a->tables);
-            //% elseif codec.flagged then
-            $(s "rotate")(x, $(s "read_choice")(a->page, row));
-            //% else
-            $(s(codec.signs and "turn_back" or "transform"))(x, a->tables);
-            //% end
-            //% if codec.norms then
-            const float norm = f32_of_e5m3(a->page[$(codec.layout.slots_at) + row]);
-            for (int i = 0; i < $(s "dim"); ++i) x[i] *= norm;
-            //% end
-            //% if codec.shift then
-            const float* shift = a->tables + $(codec.table_at(codec.shift.subtract));
-            for (int i = 0; i < $(s "dim"); ++i) x[i] += shift[i];
-            //% end
-            //% if codec.slots > 0 then
-            for (int slot = 0; slot < $(s "row_slots"); ++slot) {
-                const unsigned char* at = $(s "slot")(a->page, row, slot);
-                x[at[2]] = $(s "slot_value")(at);
-            }
-            //% end
-        }
+        if (a->rows) $(s "decode_row")(a, row, a->rows + r * (int64_t)$(s "dim"));
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)$(s "dim");
             for (int i = 0; i < $(s "dim"); ++i) q[i] = (uint16_t)$(s "get_code")(a->page, row, i);

@@ -1679,36 +1679,39 @@ static void k_read_row(const unsigned char* page, int row, float* x)
 }
 
 #line 66 "templates/host/decode_rows.c"
+// A row of a page in the original basis, x [dim].
+static void k_decode_row(const kvl__decode_args* a, int row, float* x)
+{
+#line 70 "templates/host/decode_rows.c"
+    k_read_row(a->page, row, x);
+#line 89 "templates/host/decode_rows.c"
+    k_transform(x, a->tables);
+#line 105 "templates/host/decode_rows.c"
+}
+
 static void k_decode_rows(const kvl__decode_args* a)
 {
     for (int32_t r = 0; r < a->num_rows; ++r) {
         const int row = a->first_row + r;
-        if (a->rows) {
-            float* x = a->rows + r * (int64_t)k_dim;
-#line 73 "templates/host/decode_rows.c"
-            k_read_row(a->page, row, x);
-#line 92 "templates/host/decode_rows.c"
-            k_transform(x, a->tables);
-#line 108 "templates/host/decode_rows.c"
-        }
+        if (a->rows) k_decode_row(a, row, a->rows + r * (int64_t)k_dim);
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)k_dim;
             for (int i = 0; i < k_dim; ++i) q[i] = (uint16_t)k_get_code(a->page, row, i);
         }
     }
-#line 125 "templates/host/decode_rows.c"
+#line 128 "templates/host/decode_rows.c"
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;
-#line 131 "templates/host/decode_rows.c"
+#line 134 "templates/host/decode_rows.c"
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; row += k_group_size) {
         for (int i = 0; i < k_dim; ++i, ++at) {
-#line 134 "templates/host/decode_rows.c"
+#line 137 "templates/host/decode_rows.c"
             const int group = k_group(i, row);
             a->scales[at] = k_read_scale(a->page, group);
             a->offsets[at] = k_read_offset(a->page, group, a->scales[at]);
         }
     }
-#line 140 "templates/host/decode_rows.c"
+#line 143 "templates/host/decode_rows.c"
 }
 
 #line 45 "templates/host/program.c"
@@ -2644,36 +2647,39 @@ static void v_read_row(const unsigned char* page, int row, float* x)
 }
 
 #line 66 "templates/host/decode_rows.c"
+// A row of a page in the original basis, x [dim].
+static void v_decode_row(const kvl__decode_args* a, int row, float* x)
+{
+#line 70 "templates/host/decode_rows.c"
+    v_read_row(a->page, row, x);
+#line 89 "templates/host/decode_rows.c"
+    v_transform(x, a->tables);
+#line 105 "templates/host/decode_rows.c"
+}
+
 static void v_decode_rows(const kvl__decode_args* a)
 {
     for (int32_t r = 0; r < a->num_rows; ++r) {
         const int row = a->first_row + r;
-        if (a->rows) {
-            float* x = a->rows + r * (int64_t)v_dim;
-#line 73 "templates/host/decode_rows.c"
-            v_read_row(a->page, row, x);
-#line 92 "templates/host/decode_rows.c"
-            v_transform(x, a->tables);
-#line 108 "templates/host/decode_rows.c"
-        }
+        if (a->rows) v_decode_row(a, row, a->rows + r * (int64_t)v_dim);
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)v_dim;
             for (int i = 0; i < v_dim; ++i) q[i] = (uint16_t)v_get_code(a->page, row, i);
         }
     }
-#line 125 "templates/host/decode_rows.c"
+#line 128 "templates/host/decode_rows.c"
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;
-#line 128 "templates/host/decode_rows.c"
+#line 131 "templates/host/decode_rows.c"
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; ++row) {
         for (int i = 0; i < v_dim; i += v_group_size, ++at) {
-#line 134 "templates/host/decode_rows.c"
+#line 137 "templates/host/decode_rows.c"
             const int group = v_group(row, i);
             a->scales[at] = v_read_scale(a->page, group);
             a->offsets[at] = v_read_offset(a->page, group, a->scales[at]);
         }
     }
-#line 140 "templates/host/decode_rows.c"
+#line 143 "templates/host/decode_rows.c"
 }
 
 #line 45 "templates/host/program.c"
