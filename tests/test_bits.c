@@ -187,11 +187,12 @@ Test(bits, a_check_knows_the_budget)
 Test(bits, a_size_stands_for_its_items)
 {
     static const struct { const char *size, *same; } pairs[] = {
-        { "loom:2.25", "loom:bits=auto:2.25" },
+        { "loom:1.5", "loom:bits=auto:1.5,g64" },
         { "loom:2.125", "loom:g64,bits=auto:2.125" },
-        { "loom:2.5,meta=e4m3", "loom:bits=auto:2.5,meta=e4m3" },
-        { "loom:sink=8,3.25,kg64", "loom:bits=auto:3.25,kg64,sink=8" },
-        { "loom:4.25", "loom:b4,g64,meta=e4m3" },
+        { "loom:2.25", "loom:bits=auto:2.25,g64" },
+        { "loom:2.5,meta=e4m3", "loom:bits=auto:2.5,g64,meta=e4m3" },
+        { "loom:sink=8,3.25,kg32", "loom:bits=auto:3.25,kg32,vg64,meta=e4m3,sink=8" },
+        { "loom:4.25", "loom:bits=auto:4.25,g64,meta=e4m3" },
     };
     bench b;
     open_bench(&b, "loom");

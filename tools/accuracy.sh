@@ -68,7 +68,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 # Bits of layers are chosen for one sink and one recent window, in minutes: for these alone.
-sizes='loom:2.125 loom:2.25 loom:2.5 loom:3.25 loom:4.25'
+sizes='loom:1.5 loom:2.125 loom:2.25 loom:2.5 loom:3.25 loom:4.25'
 
 # codecs NEED: the codecs that need a calibration, or nothing.
 codecs() (cd "$root" && lua5.4 tools/codec_page.lua --list "$1")
