@@ -299,7 +299,7 @@ Test(codecs, fixtures_on_a_device)
 {
     // Broken where a kernel of a device and the reference's arithmetic part.
     const test_target cuda = test_cuda_target();
-    check_fixtures(&cuda, 8);
+    check_fixtures(&cuda, 4);
 }
 
 Test(codecs, outliers_and_books_on_a_device)

@@ -134,8 +134,9 @@ static void check_codes(test_cache* got, kvl_seq a, test_cache* want, kvl_seq b,
                 cr_assert(x.c.codes[i] == y.c.codes[i],
                           "%s: side %d head %d code %lld of %lld: %d, expected %d", what, side,
                           head, (long long)i, (long long)x.num_codes, x.c.codes[i], y.c.codes[i]);
-            for (int i = 0; i < x.c.num_groups; ++i)        // offsets that are not stored may be -0
-                cr_assert(x.c.scales[i] == y.c.scales[i] && x.c.offsets[i] == y.c.offsets[i],
+            for (int i = 0; i < x.c.num_groups; ++i)
+                cr_assert(memcmp(&x.c.scales[i], &y.c.scales[i], sizeof(float)) == 0 &&
+                          memcmp(&x.c.offsets[i], &y.c.offsets[i], sizeof(float)) == 0,
                           "%s: side %d head %d group %d: scale %.9g offset %.9g, expected %.9g "
                           "and %.9g", what, side, head, i, (double)x.c.scales[i],
                           (double)x.c.offsets[i], (double)y.c.scales[i], (double)y.c.offsets[i]);

@@ -7,5 +7,5 @@
 -- (level_i + level_i+1) / 2, in float32, as are not greater than the value.
 
 return { stage = "levels", name = "kmeans", side = "k", text = "a calibrated book of levels",
-         bits = { 1, 2, 3, 4 }, offset = "0.0f * scale", calibrated = "kmeans_book",
+         bits = { 1, 2, 3, 4 }, offset = "scale - scale", calibrated = "kmeans_book",
          tables = { { name = "kmeans_book", shape = { 16 }, per_codec = { "bits" } } } }

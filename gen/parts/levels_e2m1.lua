@@ -4,5 +4,5 @@
 -- No offset is stored.  The nearest one, ties to even; beyond the greatest, that one.
 
 return { stage = "levels", name = "e2m1", text = "scale * float of 2 exponent, 1 mantissa bits",
-         bits = { 4 }, offset = "0.0f * scale",
+         bits = { 4 }, offset = "scale - scale",
          float = { exponent = 2, mantissa = 1, bias = 1, last = 7 } }

@@ -4,5 +4,5 @@
 -- No offset is stored.  The nearest one, ties to even; beyond the greatest, that one.
 
 return { stage = "levels", name = "e2m3", text = "scale * float of 2 exponent, 3 mantissa bits",
-         bits = { 6 }, offset = "0.0f * scale",
+         bits = { 6 }, offset = "scale - scale",
          float = { exponent = 2, mantissa = 3, bias = 1, last = 31 } }

@@ -4,5 +4,5 @@
 -- No offset is stored.  The nearest one, ties to even; beyond the greatest, that one.
 
 return { stage = "levels", name = "e3m2", text = "scale * float of 3 exponent, 2 mantissa bits",
-         bits = { 6 }, offset = "0.0f * scale",
+         bits = { 6 }, offset = "scale - scale",
          float = { exponent = 3, mantissa = 2, bias = 3, last = 31 } }

@@ -4,5 +4,5 @@
 -- No offset is stored.  The nearest one, ties to even; beyond the greatest, that one.
 
 return { stage = "levels", name = "e4m3", text = "scale * float of 4 exponent, 3 mantissa bits",
-         bits = { 8 }, offset = "0.0f * scale",
+         bits = { 8 }, offset = "scale - scale",
          float = { exponent = 4, mantissa = 3, bias = 7, last = 126 } }

@@ -4,5 +4,5 @@
 -- No offset is stored.  The nearest one, ties to even; beyond the greatest, that one.
 
 return { stage = "levels", name = "e5m2", text = "scale * float of 5 exponent, 2 mantissa bits",
-         bits = { 8 }, offset = "0.0f * scale",
+         bits = { 8 }, offset = "scale - scale",
          float = { exponent = 5, mantissa = 2, bias = 15, last = 123 } }

@@ -5,7 +5,7 @@
 -- A value in the middle of two levels gets the upper one.
 
 return { stage = "levels", name = "lloyd", text = "scale * level, best for a bell curve",
-         bits = { 1, 2, 3, 4 }, offset = "0.0f * scale",
+         bits = { 1, 2, 3, 4 }, offset = "scale - scale",
          book = {
              { -0.797884561, 0.797884561 },
              { -1.51041761, -0.452780035, 0.452780035, 1.51041761 },

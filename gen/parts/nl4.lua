@@ -4,6 +4,6 @@
 -- one.
 
 return { stage = "levels", name = "nl4", text = "scale * one of 16 whole numbers",
-         bits = { 4 }, offset = "0.0f * scale",
+         bits = { 4 }, offset = "scale - scale",
          book = { [4] = { -127, -104, -83, -65, -49, -35, -22, -10,
                           1, 13, 25, 38, 53, 69, 89, 113 } } }

@@ -6,5 +6,5 @@
 -- Levels of least squared error are 2 / pi of these (levels=lloyd).
 
 return { stage = "levels", name = "signs", text = "scale * sign, unbiased after a rotation",
-         bits = { 1 }, offset = "0.0f * scale",
+         bits = { 1 }, offset = "scale - scale",
          book = { { -1.25331414, 1.25331414 } } }
