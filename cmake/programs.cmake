@@ -37,6 +37,10 @@ find_path(KVLOOM_PCRE2_INCLUDE_DIR pcre2.h)
 find_library(KVLOOM_PCRE2_LIBRARY NAMES pcre2-8)
 find_path(KVLOOM_CBLAS_INCLUDE_DIR cblas.h PATH_SUFFIXES openblas openblas-pthread)
 find_library(KVLOOM_CBLAS_LIBRARY NAMES openblas cblas blas)
+if(KVLOOM_CBLAS_LIBRARY AND NOT KVLOOM_CBLAS_LIBRARY MATCHES "openblas")
+    message(NOTICE "OpenBLAS was not found (libopenblas-dev); ${KVLOOM_CBLAS_LIBRARY} is used. If "
+                   "that is the reference BLAS, prompts are read up to a hundred times as slowly")
+endif()
 # LAPACK factorises moments in calibration; OpenBLAS has both.
 find_library(KVLOOM_LAPACK_LIBRARY NAMES openblas lapack)
 find_path(KVLOOM_CJSON_INCLUDE_DIR cJSON.h PATH_SUFFIXES cjson)

@@ -48,6 +48,17 @@ header() {
     return 1
 }
 
+# A library that a linker finds by its name.  A header may be another library's: <cblas.h> comes
+# with the reference BLAS too, which multiplies a hundred times as slowly as OpenBLAS.
+library() {
+    for folder in /usr/lib /usr/lib64 /usr/lib/*-linux-gnu /usr/local/lib /usr/local/lib64; do
+        for file in "$folder/lib$1".so "$folder/lib$1".a; do
+            if [ -e "$file" ]; then return 0; fi
+        done
+    done
+    return 1
+}
+
 pip_works() { python3 -m pip --version >/dev/null 2>&1 || command_of pip3 pip; }
 
 # NVRTC where kvloom looks for it by itself, or where KVLOOM_NVRTC says.
@@ -76,7 +87,7 @@ want cmake command_of cmake
 want lua5.4 command_of lua5.4
 want liblua5.4-dev header lua5.4/lua.h
 want libxxhash-dev header xxhash.h
-want libopenblas-dev header cblas.h openblas/cblas.h
+want libopenblas-dev library openblas
 want libpcre2-dev header pcre2.h
 want libcjson-dev header cjson/cJSON.h
 want pkg-config command_of pkg-config pkgconf
