@@ -468,6 +468,24 @@ local function add_codes(d, planes)
         end
         return list
     end
+    -- What reads() and the pairs of the vector of lanes that is n after that of `lane` are: their
+    -- names end in _n.
+    function d.vector(n, word16)
+        local own, names = d.reads(word16), { lane = ("(lane + %d * lanes)"):format(n) }
+        local function renamed(text)
+            return n == 0 and text or (text:gsub("[%a_][%w_]*", names))
+        end
+        local out = { reads = {}, pair = {}, high_pair = {} }
+        for _, read in ipairs(own) do names[read.name] = ("%s_%d"):format(read.name, n) end
+        for i, read in ipairs(own) do
+            out.reads[i] = { type = read.type, name = renamed(read.name),
+                             expr = renamed(read.expr) }
+        end
+        for k = 1, 8 do
+            out.pair[k], out.high_pair[k] = renamed(d.pair[k]), renamed(d.high_pair[k])
+        end
+        return out
+    end
     -- A group's grid from its values, `stride` apart from `at` on, and its statistics; of a path
     -- its codes and levels too.
     function d.fit_call(page, group, at, stride, stats)

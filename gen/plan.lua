@@ -37,41 +37,58 @@ local function split_heads(num_heads, most)
     return tiles
 end
 
--- Returns the tiles of split_heads for integer sums: heads; sums, the names of all sums, of which a
--- head has a power of two so that isa.chains are in flight; chain(head, k), the one that product k
--- joins; parts, whether products of odd k have sums of their own; sum(head, up), their total where
--- those are 2^up too large.  Products of bytes have two sums a head, that of the high ones last.
-local function split_dots(num_heads, isa)
+-- Returns the tiles of split_heads for integer sums of a side: heads; vectors, those that share its
+-- loads; sums, the names of all sums, of which a head has a power of two in each vector so that
+-- isa.chains are in flight; chain(head, k, n), the one that product k of vector n joins; pairs, the
+-- key of a codec's pairs; sum(head, n), their total.  Where products of odd k have sums of their
+-- own, these are 2^odd_shift too large.  Products of bytes have two sums a head, that of the high
+-- ones last.
+local function split_dots(num_heads, isa, codec)
+    -- Levels of a path leave no registers, and lanes that take weights of their own share none.
+    local vectors = (codec.path or codec.by_lane) and 1 or isa.abreast
     local tiles, bytes = {}, isa.dot == "bytes"
-    local most = bytes and isa.head_tile // 2 or isa.head_tile
+    local most = (bytes and isa.head_tile // 2 or isa.head_tile) // vectors
     for i, heads in ipairs(split_heads(num_heads, most)) do
-        local tile, count = { heads = heads, sums = {} }, bytes and 2 or 1
-        while count < 8 and 2 * count * #heads <= isa.chains do count = 2 * count end
-        function tile.chain(head, k) return ("sum_%d_%d"):format(head, k % count) end
-        tile.parts = count > 1 and not bytes
-        function tile.sum(head, up)
-            if bytes then return ("sum_%d_0 + (sum_%d_1 << 8)"):format(head, head) end
+        local tile, count = { heads = heads, vectors = vectors, sums = {} }, bytes and 2 or 1
+        while count < 8 and 2 * count * #heads * vectors <= isa.chains do count = 2 * count end
+        local up = count > 1 and not bytes and codec.odd_shift or 0
+        tile.pairs = up > 0 and "high_pair" or "pair"
+        function tile.chain(head, k, n) return ("sum_%d_%d_%d"):format(head, k % count, n) end
+        function tile.sum(head, n)
+            if bytes then
+                return ("%s + (%s << 8)"):format(tile.chain(head, 0, n), tile.chain(head, 1, n))
+            end
             local names = { [0] = {}, [1] = {} }
-            for k = 0, count - 1 do table.insert(names[k % 2], tile.chain(head, k)) end
+            for k = 0, count - 1 do table.insert(names[k % 2], tile.chain(head, k, n)) end
             local even, odd = table.concat(names[0], " + "), table.concat(names[1], " + ")
             if up > 0 then return ("%s + (%s >> %d)"):format(even, odd, up) end
             return odd == "" and even or even .. " + " .. odd
         end
-        for _, head in ipairs(heads) do
-            for k = 0, count - 1 do tile.sums[#tile.sums + 1] = tile.chain(head, k) end
+        for n = 0, vectors - 1 do
+            for _, head in ipairs(heads) do
+                for k = 0, count - 1 do tile.sums[#tile.sums + 1] = tile.chain(head, k, n) end
+            end
         end
         tiles[i] = tile
     end
     return tiles
 end
 
--- Returns statements: the products of a cell's 16 words join the sums of a tile's heads.  pair[k]
--- has words 2 k - 2 and 2 k - 1; weights of head h are at pairs + h * words / 2.  each: a lane
--- takes its own from pairs[h / each * words / 2 + k], a vector with `each` heads, by
--- take_(h % each).
-function plan.products(isa, tile, pair, words, each)
-    local bytes, list = isa.dot == "bytes", {}
-    local function add(format, ...) list[#list + 1] = format:format(...) end
+-- Adds the products of words k of all vectors, whose codes are in pair[n][k + 1].
+local function add_shared(add, tile, pair, words, k)
+    for n = 0, tile.vectors - 1 do add("x_%d = %s;", n, pair[n][k + 1]) end
+    for _, h in ipairs(tile.heads) do
+        add("w = repeat_pair(pairs + %d);", h * words // 2 + k)
+        for n = 0, tile.vectors - 1 do
+            local sum = tile.chain(h, k, n)
+            add("%s = dot_pairs(w, (vi)x_%d, %s);", sum, n, sum)
+        end
+    end
+end
+
+-- Adds the products of the words of one vector, whose codes are in pair[k + 1].
+local function add_apart(add, isa, tile, pair, words, each)
+    local bytes = isa.dot == "bytes"
     add(bytes and "vp fours_0, fours_1;" or each and "vi table;\nvp x;" or "vp x;")
     for k = 0, 7, bytes and 4 or 1 do
         if bytes then
@@ -81,9 +98,10 @@ function plan.products(isa, tile, pair, words, each)
             add("x = %s;", pair[k + 1])
         end
         for _, h in ipairs(tile.heads) do
-            local at, sum = h // (each or 1) * words // 2 + k, tile.chain(h, k)
+            local at, sum = h // (each or 1) * words // 2 + k, tile.chain(h, k, 0)
             if bytes then
-                add("dot_fours(pairs + %d, fours_0, fours_1, &sum_%d_0, &sum_%d_1);", at, h, h)
+                add("dot_fours(pairs + %d, fours_0, fours_1, &%s, &%s);", at, tile.chain(h, 0, 0),
+                    tile.chain(h, 1, 0))
             elseif each then
                 if h % each == 0 or h == tile.heads[1] then
                     add("table = load_pairs(pairs[%d]);", at)
@@ -93,6 +111,27 @@ function plan.products(isa, tile, pair, words, each)
                 add("%s = dot_at(pairs + %d, x, %s);", sum, at, sum)
             end
         end
+    end
+end
+
+-- Returns statements: the words of `cell`, the one of word16 and `lane`, times the weights at
+-- `pairs` join the sums of a tile's heads, whose weights are words / 2 apart.  each: a lane takes
+-- its own from pairs[h / each * words / 2 + k], a vector with `each` heads, by take_(h % each).
+function plan.products(isa, tile, codec, word16, words, each)
+    local pair, list = {}, {}
+    local function add(format, ...) list[#list + 1] = format:format(...) end
+    for n = 0, tile.vectors - 1 do
+        local vector = codec.vector(n, word16)
+        for _, read in ipairs(vector.reads) do
+            add("const %s %s = %s;", read.type, read.name, read.expr)
+        end
+        pair[n] = vector[tile.pairs]
+    end
+    if tile.vectors == 1 then
+        add_apart(add, isa, tile, pair[0], words, each)
+    else
+        add("vp x_0, x_1;\nvi w;")
+        for k = 0, 7 do add_shared(add, tile, pair, words, k) end
     end
     return list
 end
@@ -136,16 +175,16 @@ local function score_heads(config, copies)
     return shares_queries(config, copies) and config.num_heads or few_heads(config)
 end
 
--- Returns head_tiles, lists of the heads that share one pass over a cell, and dot_tiles; how many
--- rows of a window or a page are scored before their values are added, and how windows are tiled;
--- the room for 16-bit weights, whole vectors.
+-- Returns head_tiles, lists of the heads that share one pass over a cell, and dot_tiles(codec); how
+-- many rows of a window or a page are scored before their values are added, and how windows are
+-- tiled; the room for 16-bit weights, whole vectors.
 -- copies: of a query, in the bases that keys may be in.  page_bytes: of keys and values of a head.
 function plan.attend(config, isa, copies, page_bytes)
     local strip_rows, part_rows = divide_rows(config.page_size, page_bytes)
     local two = 2 * isa.lanes
     return {
         head_tiles  = split_heads(config.num_heads, isa.head_tile),
-        dot_tiles   = split_dots(config.num_heads, isa),
+        dot_tiles   = function(codec) return split_dots(config.num_heads, isa, codec) end,
         fold_tiles  = split_heads(config.num_heads, isa.head_tile // 2),
         window_rows = 64,              -- the rows are still in the first cache
         window_scores  = { tiles = split_heads(config.num_heads, isa.sums // 4) },

@@ -411,9 +411,10 @@ static NOINLINE void $(s "fold_dots")(const unsigned char* page, int lane16, $(s
 static NOINLINE void $(s "dot_cells")(const unsigned char* page, int lane16, int end16,
                                  const $(s "list")* w, float* sums, int stride)
 {
-    for (int lane = 0; lane16 < end16; lane = (lane + lanes) % 16, lane16 += lane == 0) {
-        //% for _, tile in ipairs(plan.dot_tiles) do
-        //% local up = tile.parts and codec.odd_shift or 0
+    //% local tiles = plan.dot_tiles(codec)
+    enum { step = $(tiles[1].vectors) * lanes };
+    for (int lane = 0; lane16 < end16; lane = (lane + step) % 16, lane16 += lane == 0) {
+        //% for _, tile in ipairs(tiles) do
         {
             //% for _, sum in ipairs(tile.sums) do
             vi $(sum) = { 0 };
@@ -422,22 +423,20 @@ static NOINLINE void $(s "dot_cells")(const unsigned char* page, int lane16, int
                 const unsigned char* cell = $(s "cell")(page, lane16, word16);
                 const int32_t* pairs = w->pairs[0] + word16 * 8;
                 __asm__("" : "+r"(pairs));           // addresses stay offsets from it
-                //% for _, read in ipairs(codec.reads "word16") do
-                const $(read.type) $(read.name) = $(read.expr);
-                //% end
-                //% local pair = up > 0 and codec.high_pair or codec.pair
-                //% for _, line in ipairs(products(isa, tile, pair, words)) do
+                //% for _, line in ipairs(products(isa, tile, codec, "word16", words)) do
                 $(line)
                 //% end
             }
+            //% for n = 0, tile.vectors - 1 do
             //% for _, h in ipairs(tile.heads) do
-            store(sums + $(h) * stride,
-                  mul_add(__builtin_convertvector($(tile.sum(h, up)), vf), repeat(w->unit[$(h)]),
-                          repeat(w->rest[$(h)])));
+            store(sums + $(h) * stride + $(n) * lanes,
+                  mul_add(__builtin_convertvector($(tile.sum(h, n)), vf),
+                          repeat(w->unit[$(h)]), repeat(w->rest[$(h)])));
+            //% end
             //% end
         }
         //% end
-        sums += lanes;
+        sums += step;
     }
 }
 //% end

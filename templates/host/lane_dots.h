@@ -5,6 +5,8 @@
 //% local words = codec.is_key and plan.k_words or plan.strip_words
 //% local each = codec.by_lane and isa.lanes // 4 or 1        -- heads of a table
 //% local part = codec.is_key and codec.group_size or 16      -- words with one sum
+//% local taken = codec.by_lane and each or nil
+//% local weights = codec.by_lane and "const int32_t (*pairs)[lanes]" or "const int32_t* pairs"
 //% local cells, middle = codec.group_size // 16, f32(1.0 * (1 << codec.level_bits - 1))
 //% local coarse = f32(plan.score_error * 7 / (sqrt(1.0 * codec.head_dim) * 2.0 ^ codec.level_bits))
 //% local load_stored = codec.scale_bytes == 1 and "load_u8" or "load_u16"
@@ -238,21 +240,26 @@ static NOINLINE void $(s "dot_cells")(const unsigned char* page, int lane16, int
                                  int first_cell, const $(s "list")* w, float* sums,
                                  int stride)
 {
-    for (int lane = 0; lane < 16; lane += lanes) {
-        //% for _, tile in ipairs(plan.dot_tiles) do
-        //% local up = tile.parts and codec.odd_shift or 0
+    //% local tiles = plan.dot_tiles(codec)
+    for (int lane = 0; lane < 16; lane += $(tiles[1].vectors) * lanes) {
+        //% for _, tile in ipairs(tiles) do
         {
             int at = word16;
+            //% for n = 0, tile.vectors - 1 do
             //% for _, h in ipairs(tile.heads) do
-            vf $("total_" .. h) = repeat(0.0f);
+            vf $("total_" .. h .. "_" .. n) = repeat(0.0f);
+            //% end
             //% end
             do {
                 const int begun = at - first_cell, stop = $(s "group_end")(at, end16);
-                const int group = $(s "group")(at * 16, lane16 * 16 + lane);
-                const vf held = $(s "load_scale")(page, group);
+                //% for n = 0, tile.vectors - 1 do
+                //% local group, held = "group_" .. n, "held_" .. n
+                const int $(group) = $(s "group")(at * 16, lane16 * 16 + lane + $(n) * lanes);
+                const vf $(held) = $(s "load_scale")(page, $(group));
                 //% if codec.zero_point == 0 then
-                const vf raised = mul_add(held, repeat($(middle)),
-                                          $(s "load_offset")(page, group, held));
+                const vf $("raised_" .. n) = mul_add($(held), repeat($(middle)),
+                                            $(s "load_offset")(page, $(group), $(held)));
+                //% end
                 //% end
                 //% local bases = codec.by_lane and s "bases_in(page, at * 16, lane16 * 16 + lane)"
                 const vi take_0 = $(bases or "{ 0 }");
@@ -263,33 +270,39 @@ static NOINLINE void $(s "dot_cells")(const unsigned char* page, int lane16, int
                 vi $(sum) = { 0 };
                 //% end
                 //% for _, h in ipairs(tile.heads) do
-                $(tile.chain(h, 0)) = $(s "first_sum")(w, $(h), begun, stop - first_cell,
-                                            $("take_" .. h % each));
+                const vi $("zero_" .. h) = $(s "first_sum")(w, $(h), begun, stop - first_cell,
+                                                   $("take_" .. h % each));
+                //% for n = 0, tile.vectors - 1 do
+                $(tile.chain(h, 0, n)) = $("zero_" .. h);
+                //% end
                 //% end
                 for (; at < stop; ++at) {
                     const unsigned char* cell = $(s "cell")(page, lane16, at);
-                    $(codec.by_lane and "const int32_t (*pairs)[lanes]" or "const int32_t* pairs")
-                        = w->pairs[0] + (at - first_cell) * 8;
-                    //% for _, read in ipairs(codec.reads "at") do
-                    const $(read.type) $(read.name) = $(read.expr);
-                    //% end
-                    //% local pair = up > 0 and codec.high_pair or codec.pair
-                    //% local taken = codec.by_lane and each or nil
-                    //% for _, line in ipairs(products(isa, tile, pair, words, taken)) do
+                    $(weights) = w->pairs[0] + (at - first_cell) * 8;
+                    //% for _, line in ipairs(products(isa, tile, codec, "at", words, taken)) do
                     $(line)
                     //% end
                 }
                 //% for _, h in ipairs(tile.heads) do
-                //% local total = "total_" .. h
-                $(total) = mul_add(__builtin_convertvector($(tile.sum(h, up)), vf), held, $(total));
                 //% if codec.zero_point == 0 then
-                $(total) = mul_add($(s "rest_sum")(w, $(h), begun, at - first_cell,
-                                              $("take_" .. h % each)), raised, $(total));
+                const vf $("rest_" .. h) = $(s "rest_sum")(w, $(h), begun, at - first_cell,
+                                                  $("take_" .. h % each));
+                //% end
+                //% for n = 0, tile.vectors - 1 do
+                //% local total = "total_" .. h .. "_" .. n
+                $(total) = mul_add(__builtin_convertvector($(tile.sum(h, n)), vf),
+                                   $("held_" .. n), $(total));
+                //% if codec.zero_point == 0 then
+                $(total) = mul_add($("rest_" .. h), $("raised_" .. n), $(total));
+                //% end
                 //% end
                 //% end
             } while (at < end16);
+            //% for n = 0, tile.vectors - 1 do
             //% for _, h in ipairs(tile.heads) do
-            $(s "put_sum")(sums + $(h) * stride + lane, $("total_" .. h), w->unit[$(h)]);
+            $(s "put_sum")(sums + $(h) * stride + lane + $(n) * lanes, $("total_" .. h .. "_" .. n),
+                       w->unit[$(h)]);
+            //% end
             //% end
         }
         //% end

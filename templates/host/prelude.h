@@ -471,15 +471,18 @@ INLINE vi dot_at(const int32_t* at, vp x, vi sum)
 INLINE vi dot_pairs(vi w, vi x, vi sum)
 {
     vi part;
-    __asm__("vpmaddwd %2, %1, %0" : "=v"(part) : "v"(x), "v"(w));
-    return sum + part;
+    __asm__("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0"  // together: compilers keep products apart
+            : "+v"(sum), "=&v"(part) : "v"(x), "v"(w));
+    return sum;
 }
 //% end
+
+INLINE vi repeat_pair(const int32_t* at) { return (vi){ $(repeated("*at", isa.lanes)) }; }
 //% if isa.dot == "madd" or isa.broadcast == 0 then
 
 INLINE vi dot_at(const int32_t* at, vp x, vi sum)
 {
-    return dot_pairs((vi){ $(repeated("*at", isa.lanes)) }, (vi)x, sum);
+    return dot_pairs(repeat_pair(at), (vi)x, sum);
 }
 //% end
 

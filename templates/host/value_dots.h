@@ -150,10 +150,10 @@ static NOINLINE void $(s "fold_dots")(const $(s "strip")* strip, int lane16, int
 static NOINLINE void $(s "dot_cells")(const $(s "strip")* strip, int lane16, int from, int end,
                                  const $(s "list")* w, float* sums, int stride)
 {
-    enum { part = part_rows / 16 };
-    for (int lane = 0; lane < 16; lane += lanes) {
-        //% for _, tile in ipairs(plan.dot_tiles) do
-        //% local up = tile.parts and codec.odd_shift or 0
+    //% local tiles = plan.dot_tiles(codec)
+    enum { part = part_rows / 16, step = $(tiles[1].vectors) * lanes };
+    for (int lane = 0; lane < 16; lane += step) {
+        //% for _, tile in ipairs(tiles) do
         {
             //% for _, sum in ipairs(tile.sums) do
             vi $(sum) = { 0 };
@@ -166,21 +166,19 @@ static NOINLINE void $(s "dot_cells")(const $(s "strip")* strip, int lane16, int
                     const unsigned char* cell = $(s "cell")(page, lane16, word16);
                     const int32_t* pairs = w->pairs[0] + at * 8;
                     __asm__("" : "+r"(pairs));           // addresses stay offsets from it
-                    //% for _, read in ipairs(codec.reads "word16") do
-                    const $(read.type) $(read.name) = $(read.expr);
-                    //% end
-                    //% local pair = up > 0 and codec.high_pair or codec.pair
-                    //% for _, line in ipairs(products(isa, tile, pair, words)) do
+                    //% for _, line in ipairs(products(isa, tile, codec, "word16", words)) do
                     $(line)
                     //% end
                 }
             }
+            //% for n = 0, tile.vectors - 1 do
             //% for _, h in ipairs(tile.heads) do
             {
-                float* to = sums + $(h) * stride + lane;
-                const vf whole = __builtin_convertvector($(tile.sum(h, up)), vf);
+                float* to = sums + $(h) * stride + lane + $(n) * lanes;
+                const vf whole = __builtin_convertvector($(tile.sum(h, n)), vf);
                 store(to, load(to) + mul_add(whole, repeat(w->unit[$(h)]), repeat(w->rest[$(h)])));
             }
+            //% end
             //% end
         }
         //% end

@@ -611,16 +611,20 @@ INLINE void store_pairs(int32_t* pairs, vi x) { *(vi_at*)pairs = x; }
 INLINE vi dot_pairs(vi w, vi x, vi sum)
 {
     vi part;
-    __asm__("vpmaddwd %2, %1, %0" : "=v"(part) : "v"(x), "v"(w));
-    return sum + part;
+    __asm__("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0"  // together: compilers keep products apart
+            : "+v"(sum), "=&v"(part) : "v"(x), "v"(w));
+    return sum;
 }
 #line 479 "templates/host/prelude.h"
 
+INLINE vi repeat_pair(const int32_t* at) { return (vi){ *at, *at, *at, *at, *at, *at, *at, *at }; }
+#line 482 "templates/host/prelude.h"
+
 INLINE vi dot_at(const int32_t* at, vp x, vi sum)
 {
-    return dot_pairs((vi){ *at, *at, *at, *at, *at, *at, *at, *at }, (vi)x, sum);
+    return dot_pairs(repeat_pair(at), (vi)x, sum);
 }
-#line 485 "templates/host/prelude.h"
+#line 488 "templates/host/prelude.h"
 
 // Lane l of the result is lane at[l] of a vector.
 INLINE vi take_lanes(vi of, vi at)
@@ -629,13 +633,13 @@ INLINE vi take_lanes(vi of, vi at)
     __asm__("vpermd %2, %1, %0" : "=v"(x) : "v"(at), "v"(of));
     return x;
 }
-#line 494 "templates/host/prelude.h"
+#line 497 "templates/host/prelude.h"
 
 INLINE vi add_pairs(vi x, vi sum)
 {
-#line 501 "templates/host/prelude.h"
+#line 504 "templates/host/prelude.h"
     return dot_pairs((vi){ 0x10001, 0x10001, 0x10001, 0x10001, 0x10001, 0x10001, 0x10001, 0x10001 }, x, sum);
-#line 503 "templates/host/prelude.h"
+#line 506 "templates/host/prelude.h"
 }
 
 // Bytes x as x 2^up - lower, two in each lane.
@@ -650,39 +654,39 @@ INLINE vi load_wide_s8(const unsigned char* at, int up, int lower)
 INLINE vi times_ratio(vi a, vi b)
 {
     vi x;
-#line 520 "templates/host/prelude.h"
+#line 523 "templates/host/prelude.h"
     __asm__("vpmulhrsw %2, %1, %0" : "=v"(x) : "v"(b), ANY(a));
-#line 522 "templates/host/prelude.h"
+#line 525 "templates/host/prelude.h"
     return x;
 }
 
 INLINE vi absolute_pairs(vi x)
 {
     vi size;
-#line 531 "templates/host/prelude.h"
+#line 534 "templates/host/prelude.h"
     __asm__("vpabsw %1, %0" : "=v"(size) : "v"(x));
-#line 533 "templates/host/prelude.h"
+#line 536 "templates/host/prelude.h"
     return size;
 }
 
 INLINE int any_bit(vi x)
 {
     int any;
-#line 545 "templates/host/prelude.h"
+#line 548 "templates/host/prelude.h"
     __asm__("vmovmskps %1, %0" : "=r"(any) : "x"((vi)(x != 0)));
-#line 547 "templates/host/prelude.h"
+#line 550 "templates/host/prelude.h"
     return any;
 }
 
 // The low 16 bits of the lanes of a, then of b.
 INLINE vi low_halves(vi a, vi b)
 {
-#line 562 "templates/host/prelude.h"
+#line 565 "templates/host/prelude.h"
     vi x;
     __asm__("vpackusdw %2, %1, %0\n\tvpermq $0xd8, %0, %0"
             : "=v"(x) : "v"(a & 0xffff), "v"(b & 0xffff));
     return x;
-#line 567 "templates/host/prelude.h"
+#line 570 "templates/host/prelude.h"
 }
 
 // Rounds a times `factor`, then b times it, to 16-bit numbers; products are at most 32767.
@@ -1414,106 +1418,241 @@ static NOINLINE void k_fold_dots(const unsigned char* page, int lane16, k_dots* 
 static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int end16,
                                  const k_list* w, float* sums, int stride)
 {
-    for (int lane = 0; lane16 < end16; lane = (lane + lanes) % 16, lane16 += lane == 0) {
-#line 417 "templates/host/dots.h"
+#line 415 "templates/host/dots.h"
+    enum { step = 2 * lanes };
+    for (int lane = 0; lane16 < end16; lane = (lane + step) % 16, lane16 += lane == 0) {
+#line 418 "templates/host/dots.h"
         {
-#line 419 "templates/host/dots.h"
-            vi sum_0_0 = { 0 };
-#line 419 "templates/host/dots.h"
-            vi sum_1_0 = { 0 };
-#line 419 "templates/host/dots.h"
-            vi sum_2_0 = { 0 };
-#line 421 "templates/host/dots.h"
+#line 420 "templates/host/dots.h"
+            vi sum_0_0_0 = { 0 };
+#line 420 "templates/host/dots.h"
+            vi sum_1_0_0 = { 0 };
+#line 420 "templates/host/dots.h"
+            vi sum_2_0_0 = { 0 };
+#line 420 "templates/host/dots.h"
+            vi sum_0_0_1 = { 0 };
+#line 420 "templates/host/dots.h"
+            vi sum_1_0_1 = { 0 };
+#line 420 "templates/host/dots.h"
+            vi sum_2_0_1 = { 0 };
+#line 422 "templates/host/dots.h"
             for (int word16 = 0; word16 < 4; ++word16) {
                 const unsigned char* cell = k_cell(page, lane16, word16);
                 const int32_t* pairs = w->pairs[0] + word16 * 8;
                 __asm__("" : "+r"(pairs));           // addresses stay offsets from it
-#line 426 "templates/host/dots.h"
+#line 427 "templates/host/dots.h"
                 const vu word_0_0 = load_u32(cell + 0 + lane * 4);
-#line 430 "templates/host/dots.h"
-                vp x;
-#line 430 "templates/host/dots.h"
-                x = ((vp)word_0_0 & 3);
-#line 430 "templates/host/dots.h"
-                sum_0_0 = dot_at(pairs + 0, x, sum_0_0);
-#line 430 "templates/host/dots.h"
-                sum_1_0 = dot_at(pairs + 32, x, sum_1_0);
-#line 430 "templates/host/dots.h"
-                sum_2_0 = dot_at(pairs + 64, x, sum_2_0);
-#line 430 "templates/host/dots.h"
-                x = ((vp)word_0_0 >> 2 & 3);
-#line 430 "templates/host/dots.h"
-                sum_0_0 = dot_at(pairs + 1, x, sum_0_0);
-#line 430 "templates/host/dots.h"
-                sum_1_0 = dot_at(pairs + 33, x, sum_1_0);
-#line 430 "templates/host/dots.h"
-                sum_2_0 = dot_at(pairs + 65, x, sum_2_0);
-#line 430 "templates/host/dots.h"
-                x = ((vp)word_0_0 >> 4 & 3);
-#line 430 "templates/host/dots.h"
-                sum_0_0 = dot_at(pairs + 2, x, sum_0_0);
-#line 430 "templates/host/dots.h"
-                sum_1_0 = dot_at(pairs + 34, x, sum_1_0);
-#line 430 "templates/host/dots.h"
-                sum_2_0 = dot_at(pairs + 66, x, sum_2_0);
-#line 430 "templates/host/dots.h"
-                x = ((vp)word_0_0 >> 6 & 3);
-#line 430 "templates/host/dots.h"
-                sum_0_0 = dot_at(pairs + 3, x, sum_0_0);
-#line 430 "templates/host/dots.h"
-                sum_1_0 = dot_at(pairs + 35, x, sum_1_0);
-#line 430 "templates/host/dots.h"
-                sum_2_0 = dot_at(pairs + 67, x, sum_2_0);
-#line 430 "templates/host/dots.h"
-                x = ((vp)word_0_0 >> 8 & 3);
-#line 430 "templates/host/dots.h"
-                sum_0_0 = dot_at(pairs + 4, x, sum_0_0);
-#line 430 "templates/host/dots.h"
-                sum_1_0 = dot_at(pairs + 36, x, sum_1_0);
-#line 430 "templates/host/dots.h"
-                sum_2_0 = dot_at(pairs + 68, x, sum_2_0);
-#line 430 "templates/host/dots.h"
-                x = ((vp)word_0_0 >> 10 & 3);
-#line 430 "templates/host/dots.h"
-                sum_0_0 = dot_at(pairs + 5, x, sum_0_0);
-#line 430 "templates/host/dots.h"
-                sum_1_0 = dot_at(pairs + 37, x, sum_1_0);
-#line 430 "templates/host/dots.h"
-                sum_2_0 = dot_at(pairs + 69, x, sum_2_0);
-#line 430 "templates/host/dots.h"
-                x = ((vp)word_0_0 >> 12 & 3);
-#line 430 "templates/host/dots.h"
-                sum_0_0 = dot_at(pairs + 6, x, sum_0_0);
-#line 430 "templates/host/dots.h"
-                sum_1_0 = dot_at(pairs + 38, x, sum_1_0);
-#line 430 "templates/host/dots.h"
-                sum_2_0 = dot_at(pairs + 70, x, sum_2_0);
-#line 430 "templates/host/dots.h"
-                x = (vp)word_0_0 >> 14;
-#line 430 "templates/host/dots.h"
-                sum_0_0 = dot_at(pairs + 7, x, sum_0_0);
-#line 430 "templates/host/dots.h"
-                sum_1_0 = dot_at(pairs + 39, x, sum_1_0);
-#line 430 "templates/host/dots.h"
-                sum_2_0 = dot_at(pairs + 71, x, sum_2_0);
-#line 432 "templates/host/dots.h"
+#line 427 "templates/host/dots.h"
+                const vu word_0_0_1 = load_u32(cell + 0 + (lane + 1 * lanes) * 4);
+#line 427 "templates/host/dots.h"
+                vp x_0, x_1;
+                vi w;
+#line 427 "templates/host/dots.h"
+                x_0 = ((vp)word_0_0 & 3);
+#line 427 "templates/host/dots.h"
+                x_1 = ((vp)word_0_0_1 & 3);
+#line 427 "templates/host/dots.h"
+                w = repeat_pair(pairs + 0);
+#line 427 "templates/host/dots.h"
+                sum_0_0_0 = dot_pairs(w, (vi)x_0, sum_0_0_0);
+#line 427 "templates/host/dots.h"
+                sum_0_0_1 = dot_pairs(w, (vi)x_1, sum_0_0_1);
+#line 427 "templates/host/dots.h"
+                w = repeat_pair(pairs + 32);
+#line 427 "templates/host/dots.h"
+                sum_1_0_0 = dot_pairs(w, (vi)x_0, sum_1_0_0);
+#line 427 "templates/host/dots.h"
+                sum_1_0_1 = dot_pairs(w, (vi)x_1, sum_1_0_1);
+#line 427 "templates/host/dots.h"
+                w = repeat_pair(pairs + 64);
+#line 427 "templates/host/dots.h"
+                sum_2_0_0 = dot_pairs(w, (vi)x_0, sum_2_0_0);
+#line 427 "templates/host/dots.h"
+                sum_2_0_1 = dot_pairs(w, (vi)x_1, sum_2_0_1);
+#line 427 "templates/host/dots.h"
+                x_0 = ((vp)word_0_0 >> 2 & 3);
+#line 427 "templates/host/dots.h"
+                x_1 = ((vp)word_0_0_1 >> 2 & 3);
+#line 427 "templates/host/dots.h"
+                w = repeat_pair(pairs + 1);
+#line 427 "templates/host/dots.h"
+                sum_0_0_0 = dot_pairs(w, (vi)x_0, sum_0_0_0);
+#line 427 "templates/host/dots.h"
+                sum_0_0_1 = dot_pairs(w, (vi)x_1, sum_0_0_1);
+#line 427 "templates/host/dots.h"
+                w = repeat_pair(pairs + 33);
+#line 427 "templates/host/dots.h"
+                sum_1_0_0 = dot_pairs(w, (vi)x_0, sum_1_0_0);
+#line 427 "templates/host/dots.h"
+                sum_1_0_1 = dot_pairs(w, (vi)x_1, sum_1_0_1);
+#line 427 "templates/host/dots.h"
+                w = repeat_pair(pairs + 65);
+#line 427 "templates/host/dots.h"
+                sum_2_0_0 = dot_pairs(w, (vi)x_0, sum_2_0_0);
+#line 427 "templates/host/dots.h"
+                sum_2_0_1 = dot_pairs(w, (vi)x_1, sum_2_0_1);
+#line 427 "templates/host/dots.h"
+                x_0 = ((vp)word_0_0 >> 4 & 3);
+#line 427 "templates/host/dots.h"
+                x_1 = ((vp)word_0_0_1 >> 4 & 3);
+#line 427 "templates/host/dots.h"
+                w = repeat_pair(pairs + 2);
+#line 427 "templates/host/dots.h"
+                sum_0_0_0 = dot_pairs(w, (vi)x_0, sum_0_0_0);
+#line 427 "templates/host/dots.h"
+                sum_0_0_1 = dot_pairs(w, (vi)x_1, sum_0_0_1);
+#line 427 "templates/host/dots.h"
+                w = repeat_pair(pairs + 34);
+#line 427 "templates/host/dots.h"
+                sum_1_0_0 = dot_pairs(w, (vi)x_0, sum_1_0_0);
+#line 427 "templates/host/dots.h"
+                sum_1_0_1 = dot_pairs(w, (vi)x_1, sum_1_0_1);
+#line 427 "templates/host/dots.h"
+                w = repeat_pair(pairs + 66);
+#line 427 "templates/host/dots.h"
+                sum_2_0_0 = dot_pairs(w, (vi)x_0, sum_2_0_0);
+#line 427 "templates/host/dots.h"
+                sum_2_0_1 = dot_pairs(w, (vi)x_1, sum_2_0_1);
+#line 427 "templates/host/dots.h"
+                x_0 = ((vp)word_0_0 >> 6 & 3);
+#line 427 "templates/host/dots.h"
+                x_1 = ((vp)word_0_0_1 >> 6 & 3);
+#line 427 "templates/host/dots.h"
+                w = repeat_pair(pairs + 3);
+#line 427 "templates/host/dots.h"
+                sum_0_0_0 = dot_pairs(w, (vi)x_0, sum_0_0_0);
+#line 427 "templates/host/dots.h"
+                sum_0_0_1 = dot_pairs(w, (vi)x_1, sum_0_0_1);
+#line 427 "templates/host/dots.h"
+                w = repeat_pair(pairs + 35);
+#line 427 "templates/host/dots.h"
+                sum_1_0_0 = dot_pairs(w, (vi)x_0, sum_1_0_0);
+#line 427 "templates/host/dots.h"
+                sum_1_0_1 = dot_pairs(w, (vi)x_1, sum_1_0_1);
+#line 427 "templates/host/dots.h"
+                w = repeat_pair(pairs + 67);
+#line 427 "templates/host/dots.h"
+                sum_2_0_0 = dot_pairs(w, (vi)x_0, sum_2_0_0);
+#line 427 "templates/host/dots.h"
+                sum_2_0_1 = dot_pairs(w, (vi)x_1, sum_2_0_1);
+#line 427 "templates/host/dots.h"
+                x_0 = ((vp)word_0_0 >> 8 & 3);
+#line 427 "templates/host/dots.h"
+                x_1 = ((vp)word_0_0_1 >> 8 & 3);
+#line 427 "templates/host/dots.h"
+                w = repeat_pair(pairs + 4);
+#line 427 "templates/host/dots.h"
+                sum_0_0_0 = dot_pairs(w, (vi)x_0, sum_0_0_0);
+#line 427 "templates/host/dots.h"
+                sum_0_0_1 = dot_pairs(w, (vi)x_1, sum_0_0_1);
+#line 427 "templates/host/dots.h"
+                w = repeat_pair(pairs + 36);
+#line 427 "templates/host/dots.h"
+                sum_1_0_0 = dot_pairs(w, (vi)x_0, sum_1_0_0);
+#line 427 "templates/host/dots.h"
+                sum_1_0_1 = dot_pairs(w, (vi)x_1, sum_1_0_1);
+#line 427 "templates/host/dots.h"
+                w = repeat_pair(pairs + 68);
+#line 427 "templates/host/dots.h"
+                sum_2_0_0 = dot_pairs(w, (vi)x_0, sum_2_0_0);
+#line 427 "templates/host/dots.h"
+                sum_2_0_1 = dot_pairs(w, (vi)x_1, sum_2_0_1);
+#line 427 "templates/host/dots.h"
+                x_0 = ((vp)word_0_0 >> 10 & 3);
+#line 427 "templates/host/dots.h"
+                x_1 = ((vp)word_0_0_1 >> 10 & 3);
+#line 427 "templates/host/dots.h"
+                w = repeat_pair(pairs + 5);
+#line 427 "templates/host/dots.h"
+                sum_0_0_0 = dot_pairs(w, (vi)x_0, sum_0_0_0);
+#line 427 "templates/host/dots.h"
+                sum_0_0_1 = dot_pairs(w, (vi)x_1, sum_0_0_1);
+#line 427 "templates/host/dots.h"
+                w = repeat_pair(pairs + 37);
+#line 427 "templates/host/dots.h"
+                sum_1_0_0 = dot_pairs(w, (vi)x_0, sum_1_0_0);
+#line 427 "templates/host/dots.h"
+                sum_1_0_1 = dot_pairs(w, (vi)x_1, sum_1_0_1);
+#line 427 "templates/host/dots.h"
+                w = repeat_pair(pairs + 69);
+#line 427 "templates/host/dots.h"
+                sum_2_0_0 = dot_pairs(w, (vi)x_0, sum_2_0_0);
+#line 427 "templates/host/dots.h"
+                sum_2_0_1 = dot_pairs(w, (vi)x_1, sum_2_0_1);
+#line 427 "templates/host/dots.h"
+                x_0 = ((vp)word_0_0 >> 12 & 3);
+#line 427 "templates/host/dots.h"
+                x_1 = ((vp)word_0_0_1 >> 12 & 3);
+#line 427 "templates/host/dots.h"
+                w = repeat_pair(pairs + 6);
+#line 427 "templates/host/dots.h"
+                sum_0_0_0 = dot_pairs(w, (vi)x_0, sum_0_0_0);
+#line 427 "templates/host/dots.h"
+                sum_0_0_1 = dot_pairs(w, (vi)x_1, sum_0_0_1);
+#line 427 "templates/host/dots.h"
+                w = repeat_pair(pairs + 38);
+#line 427 "templates/host/dots.h"
+                sum_1_0_0 = dot_pairs(w, (vi)x_0, sum_1_0_0);
+#line 427 "templates/host/dots.h"
+                sum_1_0_1 = dot_pairs(w, (vi)x_1, sum_1_0_1);
+#line 427 "templates/host/dots.h"
+                w = repeat_pair(pairs + 70);
+#line 427 "templates/host/dots.h"
+                sum_2_0_0 = dot_pairs(w, (vi)x_0, sum_2_0_0);
+#line 427 "templates/host/dots.h"
+                sum_2_0_1 = dot_pairs(w, (vi)x_1, sum_2_0_1);
+#line 427 "templates/host/dots.h"
+                x_0 = (vp)word_0_0 >> 14;
+#line 427 "templates/host/dots.h"
+                x_1 = (vp)word_0_0_1 >> 14;
+#line 427 "templates/host/dots.h"
+                w = repeat_pair(pairs + 7);
+#line 427 "templates/host/dots.h"
+                sum_0_0_0 = dot_pairs(w, (vi)x_0, sum_0_0_0);
+#line 427 "templates/host/dots.h"
+                sum_0_0_1 = dot_pairs(w, (vi)x_1, sum_0_0_1);
+#line 427 "templates/host/dots.h"
+                w = repeat_pair(pairs + 39);
+#line 427 "templates/host/dots.h"
+                sum_1_0_0 = dot_pairs(w, (vi)x_0, sum_1_0_0);
+#line 427 "templates/host/dots.h"
+                sum_1_0_1 = dot_pairs(w, (vi)x_1, sum_1_0_1);
+#line 427 "templates/host/dots.h"
+                w = repeat_pair(pairs + 71);
+#line 427 "templates/host/dots.h"
+                sum_2_0_0 = dot_pairs(w, (vi)x_0, sum_2_0_0);
+#line 427 "templates/host/dots.h"
+                sum_2_0_1 = dot_pairs(w, (vi)x_1, sum_2_0_1);
+#line 429 "templates/host/dots.h"
             }
-#line 434 "templates/host/dots.h"
-            store(sums + 0 * stride,
-                  mul_add(__builtin_convertvector(sum_0_0, vf), repeat(w->unit[0]),
-                          repeat(w->rest[0])));
-#line 434 "templates/host/dots.h"
-            store(sums + 1 * stride,
-                  mul_add(__builtin_convertvector(sum_1_0, vf), repeat(w->unit[1]),
-                          repeat(w->rest[1])));
-#line 434 "templates/host/dots.h"
-            store(sums + 2 * stride,
-                  mul_add(__builtin_convertvector(sum_2_0, vf), repeat(w->unit[2]),
-                          repeat(w->rest[2])));
-#line 438 "templates/host/dots.h"
+#line 432 "templates/host/dots.h"
+            store(sums + 0 * stride + 0 * lanes,
+                  mul_add(__builtin_convertvector(sum_0_0_0, vf),
+                          repeat(w->unit[0]), repeat(w->rest[0])));
+#line 432 "templates/host/dots.h"
+            store(sums + 1 * stride + 0 * lanes,
+                  mul_add(__builtin_convertvector(sum_1_0_0, vf),
+                          repeat(w->unit[1]), repeat(w->rest[1])));
+#line 432 "templates/host/dots.h"
+            store(sums + 2 * stride + 0 * lanes,
+                  mul_add(__builtin_convertvector(sum_2_0_0, vf),
+                          repeat(w->unit[2]), repeat(w->rest[2])));
+#line 432 "templates/host/dots.h"
+            store(sums + 0 * stride + 1 * lanes,
+                  mul_add(__builtin_convertvector(sum_0_0_1, vf),
+                          repeat(w->unit[0]), repeat(w->rest[0])));
+#line 432 "templates/host/dots.h"
+            store(sums + 1 * stride + 1 * lanes,
+                  mul_add(__builtin_convertvector(sum_1_0_1, vf),
+                          repeat(w->unit[1]), repeat(w->rest[1])));
+#line 432 "templates/host/dots.h"
+            store(sums + 2 * stride + 1 * lanes,
+                  mul_add(__builtin_convertvector(sum_2_0_1, vf),
+                          repeat(w->unit[2]), repeat(w->rest[2])));
+#line 437 "templates/host/dots.h"
         }
-#line 440 "templates/host/dots.h"
-        sums += lanes;
+#line 439 "templates/host/dots.h"
+        sums += step;
     }
 }
 
@@ -2354,16 +2493,23 @@ static NOINLINE void v_fold_dots(const v_strip* strip, int lane16, int first, in
 static NOINLINE void v_dot_cells(const v_strip* strip, int lane16, int from, int end,
                                  const v_list* w, float* sums, int stride)
 {
-    enum { part = part_rows / 16 };
-    for (int lane = 0; lane < 16; lane += lanes) {
+#line 154 "templates/host/value_dots.h"
+    enum { part = part_rows / 16, step = 2 * lanes };
+    for (int lane = 0; lane < 16; lane += step) {
 #line 157 "templates/host/value_dots.h"
         {
 #line 159 "templates/host/value_dots.h"
-            vi sum_0_0 = { 0 };
+            vi sum_0_0_0 = { 0 };
 #line 159 "templates/host/value_dots.h"
-            vi sum_1_0 = { 0 };
+            vi sum_1_0_0 = { 0 };
 #line 159 "templates/host/value_dots.h"
-            vi sum_2_0 = { 0 };
+            vi sum_2_0_0 = { 0 };
+#line 159 "templates/host/value_dots.h"
+            vi sum_0_0_1 = { 0 };
+#line 159 "templates/host/value_dots.h"
+            vi sum_1_0_1 = { 0 };
+#line 159 "templates/host/value_dots.h"
+            vi sum_2_0_1 = { 0 };
 #line 161 "templates/host/value_dots.h"
             for (int at = from; at < end;) {
                 const int begin = at / part * part, stop = begin + part < end ? begin + part : end;
@@ -2375,96 +2521,229 @@ static NOINLINE void v_dot_cells(const v_strip* strip, int lane16, int from, int
                     __asm__("" : "+r"(pairs));           // addresses stay offsets from it
 #line 170 "templates/host/value_dots.h"
                     const vu word_0_0 = load_u32(cell + 0 + lane * 4);
-#line 174 "templates/host/value_dots.h"
-                    vp x;
-#line 174 "templates/host/value_dots.h"
-                    x = ((vp)word_0_0 & 3);
-#line 174 "templates/host/value_dots.h"
-                    sum_0_0 = dot_at(pairs + 0, x, sum_0_0);
-#line 174 "templates/host/value_dots.h"
-                    sum_1_0 = dot_at(pairs + 64, x, sum_1_0);
-#line 174 "templates/host/value_dots.h"
-                    sum_2_0 = dot_at(pairs + 128, x, sum_2_0);
-#line 174 "templates/host/value_dots.h"
-                    x = ((vp)word_0_0 >> 2 & 3);
-#line 174 "templates/host/value_dots.h"
-                    sum_0_0 = dot_at(pairs + 1, x, sum_0_0);
-#line 174 "templates/host/value_dots.h"
-                    sum_1_0 = dot_at(pairs + 65, x, sum_1_0);
-#line 174 "templates/host/value_dots.h"
-                    sum_2_0 = dot_at(pairs + 129, x, sum_2_0);
-#line 174 "templates/host/value_dots.h"
-                    x = ((vp)word_0_0 >> 4 & 3);
-#line 174 "templates/host/value_dots.h"
-                    sum_0_0 = dot_at(pairs + 2, x, sum_0_0);
-#line 174 "templates/host/value_dots.h"
-                    sum_1_0 = dot_at(pairs + 66, x, sum_1_0);
-#line 174 "templates/host/value_dots.h"
-                    sum_2_0 = dot_at(pairs + 130, x, sum_2_0);
-#line 174 "templates/host/value_dots.h"
-                    x = ((vp)word_0_0 >> 6 & 3);
-#line 174 "templates/host/value_dots.h"
-                    sum_0_0 = dot_at(pairs + 3, x, sum_0_0);
-#line 174 "templates/host/value_dots.h"
-                    sum_1_0 = dot_at(pairs + 67, x, sum_1_0);
-#line 174 "templates/host/value_dots.h"
-                    sum_2_0 = dot_at(pairs + 131, x, sum_2_0);
-#line 174 "templates/host/value_dots.h"
-                    x = ((vp)word_0_0 >> 8 & 3);
-#line 174 "templates/host/value_dots.h"
-                    sum_0_0 = dot_at(pairs + 4, x, sum_0_0);
-#line 174 "templates/host/value_dots.h"
-                    sum_1_0 = dot_at(pairs + 68, x, sum_1_0);
-#line 174 "templates/host/value_dots.h"
-                    sum_2_0 = dot_at(pairs + 132, x, sum_2_0);
-#line 174 "templates/host/value_dots.h"
-                    x = ((vp)word_0_0 >> 10 & 3);
-#line 174 "templates/host/value_dots.h"
-                    sum_0_0 = dot_at(pairs + 5, x, sum_0_0);
-#line 174 "templates/host/value_dots.h"
-                    sum_1_0 = dot_at(pairs + 69, x, sum_1_0);
-#line 174 "templates/host/value_dots.h"
-                    sum_2_0 = dot_at(pairs + 133, x, sum_2_0);
-#line 174 "templates/host/value_dots.h"
-                    x = ((vp)word_0_0 >> 12 & 3);
-#line 174 "templates/host/value_dots.h"
-                    sum_0_0 = dot_at(pairs + 6, x, sum_0_0);
-#line 174 "templates/host/value_dots.h"
-                    sum_1_0 = dot_at(pairs + 70, x, sum_1_0);
-#line 174 "templates/host/value_dots.h"
-                    sum_2_0 = dot_at(pairs + 134, x, sum_2_0);
-#line 174 "templates/host/value_dots.h"
-                    x = (vp)word_0_0 >> 14;
-#line 174 "templates/host/value_dots.h"
-                    sum_0_0 = dot_at(pairs + 7, x, sum_0_0);
-#line 174 "templates/host/value_dots.h"
-                    sum_1_0 = dot_at(pairs + 71, x, sum_1_0);
-#line 174 "templates/host/value_dots.h"
-                    sum_2_0 = dot_at(pairs + 135, x, sum_2_0);
-#line 176 "templates/host/value_dots.h"
+#line 170 "templates/host/value_dots.h"
+                    const vu word_0_0_1 = load_u32(cell + 0 + (lane + 1 * lanes) * 4);
+#line 170 "templates/host/value_dots.h"
+                    vp x_0, x_1;
+                    vi w;
+#line 170 "templates/host/value_dots.h"
+                    x_0 = ((vp)word_0_0 & 3);
+#line 170 "templates/host/value_dots.h"
+                    x_1 = ((vp)word_0_0_1 & 3);
+#line 170 "templates/host/value_dots.h"
+                    w = repeat_pair(pairs + 0);
+#line 170 "templates/host/value_dots.h"
+                    sum_0_0_0 = dot_pairs(w, (vi)x_0, sum_0_0_0);
+#line 170 "templates/host/value_dots.h"
+                    sum_0_0_1 = dot_pairs(w, (vi)x_1, sum_0_0_1);
+#line 170 "templates/host/value_dots.h"
+                    w = repeat_pair(pairs + 64);
+#line 170 "templates/host/value_dots.h"
+                    sum_1_0_0 = dot_pairs(w, (vi)x_0, sum_1_0_0);
+#line 170 "templates/host/value_dots.h"
+                    sum_1_0_1 = dot_pairs(w, (vi)x_1, sum_1_0_1);
+#line 170 "templates/host/value_dots.h"
+                    w = repeat_pair(pairs + 128);
+#line 170 "templates/host/value_dots.h"
+                    sum_2_0_0 = dot_pairs(w, (vi)x_0, sum_2_0_0);
+#line 170 "templates/host/value_dots.h"
+                    sum_2_0_1 = dot_pairs(w, (vi)x_1, sum_2_0_1);
+#line 170 "templates/host/value_dots.h"
+                    x_0 = ((vp)word_0_0 >> 2 & 3);
+#line 170 "templates/host/value_dots.h"
+                    x_1 = ((vp)word_0_0_1 >> 2 & 3);
+#line 170 "templates/host/value_dots.h"
+                    w = repeat_pair(pairs + 1);
+#line 170 "templates/host/value_dots.h"
+                    sum_0_0_0 = dot_pairs(w, (vi)x_0, sum_0_0_0);
+#line 170 "templates/host/value_dots.h"
+                    sum_0_0_1 = dot_pairs(w, (vi)x_1, sum_0_0_1);
+#line 170 "templates/host/value_dots.h"
+                    w = repeat_pair(pairs + 65);
+#line 170 "templates/host/value_dots.h"
+                    sum_1_0_0 = dot_pairs(w, (vi)x_0, sum_1_0_0);
+#line 170 "templates/host/value_dots.h"
+                    sum_1_0_1 = dot_pairs(w, (vi)x_1, sum_1_0_1);
+#line 170 "templates/host/value_dots.h"
+                    w = repeat_pair(pairs + 129);
+#line 170 "templates/host/value_dots.h"
+                    sum_2_0_0 = dot_pairs(w, (vi)x_0, sum_2_0_0);
+#line 170 "templates/host/value_dots.h"
+                    sum_2_0_1 = dot_pairs(w, (vi)x_1, sum_2_0_1);
+#line 170 "templates/host/value_dots.h"
+                    x_0 = ((vp)word_0_0 >> 4 & 3);
+#line 170 "templates/host/value_dots.h"
+                    x_1 = ((vp)word_0_0_1 >> 4 & 3);
+#line 170 "templates/host/value_dots.h"
+                    w = repeat_pair(pairs + 2);
+#line 170 "templates/host/value_dots.h"
+                    sum_0_0_0 = dot_pairs(w, (vi)x_0, sum_0_0_0);
+#line 170 "templates/host/value_dots.h"
+                    sum_0_0_1 = dot_pairs(w, (vi)x_1, sum_0_0_1);
+#line 170 "templates/host/value_dots.h"
+                    w = repeat_pair(pairs + 66);
+#line 170 "templates/host/value_dots.h"
+                    sum_1_0_0 = dot_pairs(w, (vi)x_0, sum_1_0_0);
+#line 170 "templates/host/value_dots.h"
+                    sum_1_0_1 = dot_pairs(w, (vi)x_1, sum_1_0_1);
+#line 170 "templates/host/value_dots.h"
+                    w = repeat_pair(pairs + 130);
+#line 170 "templates/host/value_dots.h"
+                    sum_2_0_0 = dot_pairs(w, (vi)x_0, sum_2_0_0);
+#line 170 "templates/host/value_dots.h"
+                    sum_2_0_1 = dot_pairs(w, (vi)x_1, sum_2_0_1);
+#line 170 "templates/host/value_dots.h"
+                    x_0 = ((vp)word_0_0 >> 6 & 3);
+#line 170 "templates/host/value_dots.h"
+                    x_1 = ((vp)word_0_0_1 >> 6 & 3);
+#line 170 "templates/host/value_dots.h"
+                    w = repeat_pair(pairs + 3);
+#line 170 "templates/host/value_dots.h"
+                    sum_0_0_0 = dot_pairs(w, (vi)x_0, sum_0_0_0);
+#line 170 "templates/host/value_dots.h"
+                    sum_0_0_1 = dot_pairs(w, (vi)x_1, sum_0_0_1);
+#line 170 "templates/host/value_dots.h"
+                    w = repeat_pair(pairs + 67);
+#line 170 "templates/host/value_dots.h"
+                    sum_1_0_0 = dot_pairs(w, (vi)x_0, sum_1_0_0);
+#line 170 "templates/host/value_dots.h"
+                    sum_1_0_1 = dot_pairs(w, (vi)x_1, sum_1_0_1);
+#line 170 "templates/host/value_dots.h"
+                    w = repeat_pair(pairs + 131);
+#line 170 "templates/host/value_dots.h"
+                    sum_2_0_0 = dot_pairs(w, (vi)x_0, sum_2_0_0);
+#line 170 "templates/host/value_dots.h"
+                    sum_2_0_1 = dot_pairs(w, (vi)x_1, sum_2_0_1);
+#line 170 "templates/host/value_dots.h"
+                    x_0 = ((vp)word_0_0 >> 8 & 3);
+#line 170 "templates/host/value_dots.h"
+                    x_1 = ((vp)word_0_0_1 >> 8 & 3);
+#line 170 "templates/host/value_dots.h"
+                    w = repeat_pair(pairs + 4);
+#line 170 "templates/host/value_dots.h"
+                    sum_0_0_0 = dot_pairs(w, (vi)x_0, sum_0_0_0);
+#line 170 "templates/host/value_dots.h"
+                    sum_0_0_1 = dot_pairs(w, (vi)x_1, sum_0_0_1);
+#line 170 "templates/host/value_dots.h"
+                    w = repeat_pair(pairs + 68);
+#line 170 "templates/host/value_dots.h"
+                    sum_1_0_0 = dot_pairs(w, (vi)x_0, sum_1_0_0);
+#line 170 "templates/host/value_dots.h"
+                    sum_1_0_1 = dot_pairs(w, (vi)x_1, sum_1_0_1);
+#line 170 "templates/host/value_dots.h"
+                    w = repeat_pair(pairs + 132);
+#line 170 "templates/host/value_dots.h"
+                    sum_2_0_0 = dot_pairs(w, (vi)x_0, sum_2_0_0);
+#line 170 "templates/host/value_dots.h"
+                    sum_2_0_1 = dot_pairs(w, (vi)x_1, sum_2_0_1);
+#line 170 "templates/host/value_dots.h"
+                    x_0 = ((vp)word_0_0 >> 10 & 3);
+#line 170 "templates/host/value_dots.h"
+                    x_1 = ((vp)word_0_0_1 >> 10 & 3);
+#line 170 "templates/host/value_dots.h"
+                    w = repeat_pair(pairs + 5);
+#line 170 "templates/host/value_dots.h"
+                    sum_0_0_0 = dot_pairs(w, (vi)x_0, sum_0_0_0);
+#line 170 "templates/host/value_dots.h"
+                    sum_0_0_1 = dot_pairs(w, (vi)x_1, sum_0_0_1);
+#line 170 "templates/host/value_dots.h"
+                    w = repeat_pair(pairs + 69);
+#line 170 "templates/host/value_dots.h"
+                    sum_1_0_0 = dot_pairs(w, (vi)x_0, sum_1_0_0);
+#line 170 "templates/host/value_dots.h"
+                    sum_1_0_1 = dot_pairs(w, (vi)x_1, sum_1_0_1);
+#line 170 "templates/host/value_dots.h"
+                    w = repeat_pair(pairs + 133);
+#line 170 "templates/host/value_dots.h"
+                    sum_2_0_0 = dot_pairs(w, (vi)x_0, sum_2_0_0);
+#line 170 "templates/host/value_dots.h"
+                    sum_2_0_1 = dot_pairs(w, (vi)x_1, sum_2_0_1);
+#line 170 "templates/host/value_dots.h"
+                    x_0 = ((vp)word_0_0 >> 12 & 3);
+#line 170 "templates/host/value_dots.h"
+                    x_1 = ((vp)word_0_0_1 >> 12 & 3);
+#line 170 "templates/host/value_dots.h"
+                    w = repeat_pair(pairs + 6);
+#line 170 "templates/host/value_dots.h"
+                    sum_0_0_0 = dot_pairs(w, (vi)x_0, sum_0_0_0);
+#line 170 "templates/host/value_dots.h"
+                    sum_0_0_1 = dot_pairs(w, (vi)x_1, sum_0_0_1);
+#line 170 "templates/host/value_dots.h"
+                    w = repeat_pair(pairs + 70);
+#line 170 "templates/host/value_dots.h"
+                    sum_1_0_0 = dot_pairs(w, (vi)x_0, sum_1_0_0);
+#line 170 "templates/host/value_dots.h"
+                    sum_1_0_1 = dot_pairs(w, (vi)x_1, sum_1_0_1);
+#line 170 "templates/host/value_dots.h"
+                    w = repeat_pair(pairs + 134);
+#line 170 "templates/host/value_dots.h"
+                    sum_2_0_0 = dot_pairs(w, (vi)x_0, sum_2_0_0);
+#line 170 "templates/host/value_dots.h"
+                    sum_2_0_1 = dot_pairs(w, (vi)x_1, sum_2_0_1);
+#line 170 "templates/host/value_dots.h"
+                    x_0 = (vp)word_0_0 >> 14;
+#line 170 "templates/host/value_dots.h"
+                    x_1 = (vp)word_0_0_1 >> 14;
+#line 170 "templates/host/value_dots.h"
+                    w = repeat_pair(pairs + 7);
+#line 170 "templates/host/value_dots.h"
+                    sum_0_0_0 = dot_pairs(w, (vi)x_0, sum_0_0_0);
+#line 170 "templates/host/value_dots.h"
+                    sum_0_0_1 = dot_pairs(w, (vi)x_1, sum_0_0_1);
+#line 170 "templates/host/value_dots.h"
+                    w = repeat_pair(pairs + 71);
+#line 170 "templates/host/value_dots.h"
+                    sum_1_0_0 = dot_pairs(w, (vi)x_0, sum_1_0_0);
+#line 170 "templates/host/value_dots.h"
+                    sum_1_0_1 = dot_pairs(w, (vi)x_1, sum_1_0_1);
+#line 170 "templates/host/value_dots.h"
+                    w = repeat_pair(pairs + 135);
+#line 170 "templates/host/value_dots.h"
+                    sum_2_0_0 = dot_pairs(w, (vi)x_0, sum_2_0_0);
+#line 170 "templates/host/value_dots.h"
+                    sum_2_0_1 = dot_pairs(w, (vi)x_1, sum_2_0_1);
+#line 172 "templates/host/value_dots.h"
                 }
             }
-#line 179 "templates/host/value_dots.h"
+#line 176 "templates/host/value_dots.h"
             {
-                float* to = sums + 0 * stride + lane;
-                const vf whole = __builtin_convertvector(sum_0_0, vf);
+                float* to = sums + 0 * stride + lane + 0 * lanes;
+                const vf whole = __builtin_convertvector(sum_0_0_0, vf);
                 store(to, load(to) + mul_add(whole, repeat(w->unit[0]), repeat(w->rest[0])));
             }
-#line 179 "templates/host/value_dots.h"
+#line 176 "templates/host/value_dots.h"
             {
-                float* to = sums + 1 * stride + lane;
-                const vf whole = __builtin_convertvector(sum_1_0, vf);
+                float* to = sums + 1 * stride + lane + 0 * lanes;
+                const vf whole = __builtin_convertvector(sum_1_0_0, vf);
                 store(to, load(to) + mul_add(whole, repeat(w->unit[1]), repeat(w->rest[1])));
             }
-#line 179 "templates/host/value_dots.h"
+#line 176 "templates/host/value_dots.h"
             {
-                float* to = sums + 2 * stride + lane;
-                const vf whole = __builtin_convertvector(sum_2_0, vf);
+                float* to = sums + 2 * stride + lane + 0 * lanes;
+                const vf whole = __builtin_convertvector(sum_2_0_0, vf);
                 store(to, load(to) + mul_add(whole, repeat(w->unit[2]), repeat(w->rest[2])));
             }
-#line 185 "templates/host/value_dots.h"
+#line 176 "templates/host/value_dots.h"
+            {
+                float* to = sums + 0 * stride + lane + 1 * lanes;
+                const vf whole = __builtin_convertvector(sum_0_0_1, vf);
+                store(to, load(to) + mul_add(whole, repeat(w->unit[0]), repeat(w->rest[0])));
+            }
+#line 176 "templates/host/value_dots.h"
+            {
+                float* to = sums + 1 * stride + lane + 1 * lanes;
+                const vf whole = __builtin_convertvector(sum_1_0_1, vf);
+                store(to, load(to) + mul_add(whole, repeat(w->unit[1]), repeat(w->rest[1])));
+            }
+#line 176 "templates/host/value_dots.h"
+            {
+                float* to = sums + 2 * stride + lane + 1 * lanes;
+                const vf whole = __builtin_convertvector(sum_2_0_1, vf);
+                store(to, load(to) + mul_add(whole, repeat(w->unit[2]), repeat(w->rest[2])));
+            }
+#line 183 "templates/host/value_dots.h"
         }
-#line 187 "templates/host/value_dots.h"
+#line 185 "templates/host/value_dots.h"
     }
 }
 
