@@ -56,6 +56,9 @@ list(REMOVE_ITEM kvloom_model_sources ${kvloom_decode_sources})
 # The parts of kvloom-eval, which its tests use as well.
 file(GLOB kvloom_eval_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tools/eval_*.c")
 file(GLOB kvloom_eval_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tools/eval_*.h")
+# Its exponentials: gcc vectorises no comparison that might trap.
+set_source_files_properties("${PROJECT_SOURCE_DIR}/tools/eval_statistics.c"
+                            PROPERTIES COMPILE_OPTIONS -fno-trapping-math)
 
 if(NOT KVLOOM_PCRE2_LIBRARY OR NOT KVLOOM_PCRE2_INCLUDE_DIR)
     message(WARNING "PCRE2 was not found (libpcre2-dev): decode is not built")

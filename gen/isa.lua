@@ -24,7 +24,7 @@ return {
     avx2     = { lanes = 8,  vector = "x86",  broadcast = 0, head_tile = 8,  sums = 8,
                  dot = "madd", chains = 1, abreast = 2 },
     neondot  = { lanes = 4,  vector = "arm",  broadcast = 0, head_tile = 16, sums = 20,
-                 dot = "bytes", chains = 1, abreast = 1 },
+                 dot = "bytes", chains = 1, abreast = 2 },
     neon     = { lanes = 4,  vector = "arm",  broadcast = 0, head_tile = 16, sums = 20,
                  dot = "none", chains = 1, abreast = 1 },
     portable = { lanes = 4,  vector = "none", broadcast = 0, head_tile = 8,  sums = 8,

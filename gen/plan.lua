@@ -74,49 +74,77 @@ local function split_dots(num_heads, isa, codec)
     return tiles
 end
 
--- Adds the products of words k of all vectors, whose codes are in pair[n][k + 1].
-local function add_shared(add, tile, pair, words, k)
-    for n = 0, tile.vectors - 1 do add("x_%d = %s;", n, pair[n][k + 1]) end
-    for _, h in ipairs(tile.heads) do
-        add("w = repeat_pair(pairs + %d);", h * words // 2 + k)
-        for n = 0, tile.vectors - 1 do
-            local sum = tile.chain(h, k, n)
-            add("%s = dot_pairs(w, (vi)x_%d, %s);", sum, n, sum)
+-- The products of a cell's words join the sums of a tile, a function for each way in which weights
+-- come; add(format, ...) takes the statements.  pair[n][k + 1] has words 2 k and 2 k + 1 of vector
+-- n; weights of head h are at pairs + h * words / 2.
+local ways = {}
+
+-- A multiply-add repeats a pair of weights that is in memory.
+function ways.memory(add, tile, pair, words)
+    add("vp x;")
+    for k = 0, 7 do
+        add("x = %s;", pair[0][k + 1])
+        for _, h in ipairs(tile.heads) do
+            local sum = tile.chain(h, k, 0)
+            add("%s = dot_at(pairs + %d, x, %s);", sum, h * words // 2 + k, sum)
         end
     end
 end
 
--- Adds the products of the words of one vector, whose codes are in pair[k + 1].
-local function add_apart(add, isa, tile, pair, words, each)
-    local bytes = isa.dot == "bytes"
-    add(bytes and "vp fours_0, fours_1;" or each and "vi table;\nvp x;" or "vp x;")
-    for k = 0, 7, bytes and 4 or 1 do
-        if bytes then
-            add("fours_0 = fours_of(%s, %s);", pair[k + 1], pair[k + 2])
-            add("fours_1 = fours_of(%s, %s);", pair[k + 3], pair[k + 4])
-        else
-            add("x = %s;", pair[k + 1])
-        end
+-- A pair of weights is repeated in a register, for all vectors.
+function ways.register(add, tile, pair, words)
+    add("vi w;")
+    for n = 0, tile.vectors - 1 do add("vp x_%d;", n) end
+    for k = 0, 7 do
+        for n = 0, tile.vectors - 1 do add("x_%d = %s;", n, pair[n][k + 1]) end
         for _, h in ipairs(tile.heads) do
-            local at, sum = h // (each or 1) * words // 2 + k, tile.chain(h, k, 0)
-            if bytes then
-                add("dot_fours(pairs + %d, fours_0, fours_1, &%s, &%s);", at, tile.chain(h, 0, 0),
-                    tile.chain(h, 1, 0))
-            elseif each then
-                if h % each == 0 or h == tile.heads[1] then
-                    add("table = load_pairs(pairs[%d]);", at)
-                end
-                add("%s = dot_pairs(take_lanes(table, take_%d), (vi)x, %s);", sum, h % each, sum)
-            else
-                add("%s = dot_at(pairs + %d, x, %s);", sum, at, sum)
+            add("w = repeat_pair(pairs + %d);", h * words // 2 + k)
+            for n = 0, tile.vectors - 1 do
+                local sum = tile.chain(h, k, n)
+                add("%s = dot_pairs(w, (vi)x_%d, %s);", sum, n, sum)
             end
         end
     end
 end
 
+-- Bytes of eight weights are in a register, for all vectors.
+function ways.bytes(add, tile, pair, words)
+    add("vi w;")
+    for n = 0, tile.vectors - 1 do add("vp x_%d, y_%d;", n, n) end
+    for k = 0, 7, 4 do
+        for n = 0, tile.vectors - 1 do
+            add("x_%d = fours_of(%s, %s);", n, pair[n][k + 1], pair[n][k + 2])
+            add("y_%d = fours_of(%s, %s);", n, pair[n][k + 3], pair[n][k + 4])
+        end
+        for _, h in ipairs(tile.heads) do
+            add("w = load_fours(pairs + %d);", h * words // 2 + k)
+            for n = 0, tile.vectors - 1 do
+                add("dot_fours(w, x_%d, y_%d, &%s, &%s);", n, n, tile.chain(h, 0, n),
+                    tile.chain(h, 1, n))
+            end
+        end
+    end
+end
+
+-- A lane takes its own from pairs[h / each * words / 2 + k], a vector with `each` heads, by
+-- take_(h % each).
+function ways.table(add, tile, pair, words, each)
+    add("vi table;\nvp x;")
+    for k = 0, 7 do
+        add("x = %s;", pair[0][k + 1])
+        for _, h in ipairs(tile.heads) do
+            if h % each == 0 or h == tile.heads[1] then
+                add("table = load_pairs(pairs[%d]);", h // each * words // 2 + k)
+            end
+            local sum = tile.chain(h, k, 0)
+            add("%s = dot_pairs(take_lanes(table, take_%d), (vi)x, %s);", sum, h % each, sum)
+        end
+    end
+end
+
 -- Returns statements: the words of `cell`, the one of word16 and `lane`, times the weights at
--- `pairs` join the sums of a tile's heads, whose weights are words / 2 apart.  each: a lane takes
--- its own from pairs[h / each * words / 2 + k], a vector with `each` heads, by take_(h % each).
+-- `pairs` join the sums of a tile's heads, whose weights are words / 2 apart.  each: heads of a
+-- table that lanes take weights from, or nil.
 function plan.products(isa, tile, codec, word16, words, each)
     local pair, list = {}, {}
     local function add(format, ...) list[#list + 1] = format:format(...) end
@@ -127,12 +155,9 @@ function plan.products(isa, tile, codec, word16, words, each)
         end
         pair[n] = vector[tile.pairs]
     end
-    if tile.vectors == 1 then
-        add_apart(add, isa, tile, pair[0], words, each)
-    else
-        add("vp x_0, x_1;\nvi w;")
-        for k = 0, 7 do add_shared(add, tile, pair, words, k) end
-    end
+    local way = each and "table" or isa.dot == "bytes" and "bytes"
+        or isa.dot == "vnni" and isa.broadcast == 1 and "memory" or "register"
+    ways[way](add, tile, pair, words, each)
     return list
 end
 

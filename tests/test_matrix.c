@@ -425,6 +425,41 @@ Test(matrix, multiply_of_every_type)
     }
 }
 
+// Breaks when the number of threads decides what one sgemm gets, which may add in another order at
+// the edges of its blocks: it did with the kernels that OpenBLAS has for AVX2.
+Test(matrix, multiply_with_any_number_of_threads)
+{
+    static const int64_t shapes[][3] = {
+        { 576, 192, 1030 }, { 300, 260, 70 }, { 576, 31, 600 }, { 1000, 64, 129 }
+    };
+    for (size_t shape = 0; shape < sizeof shapes / sizeof *shapes; shape++) {
+        const int64_t rows = shapes[shape][0], cols = shapes[shape][1], batch = shapes[shape][2];
+        uint64_t state = 5 + shape;
+        const matrix w = make_matrix(MATRIX_F32, rows, cols, &state);
+        float* x = malloc((size_t)(batch * cols) * sizeof *x);
+        float* first = malloc((size_t)(batch * rows) * sizeof *first);
+        float* y = malloc((size_t)(batch * rows) * sizeof *y);
+        for (int64_t i = 0; i < batch * cols; i++) { x[i] = random_float(&state); }
+        for (int num_threads = 1; num_threads <= 7; num_threads++) {
+            int64_t parts = 0;
+            const matrix_pool pool = { .parallel_for = run_reversed,
+                                       .user = &parts,
+                                       .num_threads = num_threads };
+            const matrix_batch input = { .x = x, .batch = batch,
+                                         .y = num_threads == 1 ? first : y };
+            matrix_multiply(&pool, &w, &input);
+            cr_assert(num_threads == 1 ||
+                          memcmp(first, y, (size_t)(batch * rows) * sizeof *y) == 0,
+                      "%lld x %lld, batch %lld: %d threads give other bits than one",
+                      (long long)rows, (long long)cols, (long long)batch, num_threads);
+        }
+        free(y);
+        free(first);
+        free(x);
+        free((void*)w.data);
+    }
+}
+
 // ---- the steps between ------------------------------------------------------------------------
 
 static void check_near(double value, double expected, double relative, const char* what)

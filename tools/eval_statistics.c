@@ -2,6 +2,8 @@
 
 #include "eval_statistics.h"
 
+#include "matrix.h"
+
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -12,13 +14,17 @@ enum {
     CHUNK = 512     // values at a time: their exponentials stay in the first cache
 };
 
+// Loops that a function for wider vectors has too. Without fused multiply-adds, which it has not
+// either, both have the same bits.
+#define WIDE_LOOP static inline __attribute__((always_inline))
+
 // exp(x) = 2^k exp(r), k = round(x / ln 2), |r| <= ln 2 / 2; exp(r) by Taylor's series up to
 // r^13 / 13! (the next term is below 5e-18). Adding 1.5 2^52 rounds to a whole number, in the low
-// bits.
-static inline double exp_of(double x)
+// bits. At -709 k is -1023, which makes the scale 0.
+WIDE_LOOP double exp_of(double x)
 {
     const double shift = 6755399441055744.0;
-    const double y = x < -708.0 ? -708.0 : x;
+    const double y = x < -709.0 ? -709.0 : x;
     const double shifted = y * 1.4426950408889634 + shift;
     const double k = shifted - shift;
     // ln 2 in two parts: k times the first is exact.
@@ -42,12 +48,12 @@ static inline double exp_of(double x)
     bits = (bits + 1023u) << 52;  // the shift's own bits fall out at the top
     double scale;
     memcpy(&scale, &bits, sizeof scale);
-    return x < -708.0 ? 0.0 : p * scale;
+    return p * scale;
 }
 
 double eval_exp(double x) { return exp_of(x); }
 
-int64_t eval_best(const float* logits, int64_t n)
+WIDE_LOOP int64_t best_of(const float* logits, int64_t n)
 {
     const float* x = logits;
     float lanes[LANES];
@@ -65,7 +71,9 @@ int64_t eval_best(const float* logits, int64_t n)
     return i;
 }
 
-static double add_lanes(const double lanes[LANES])
+int64_t eval_best(const float* logits, int64_t n) { return best_of(logits, n); }
+
+WIDE_LOOP double add_lanes(const double lanes[LANES])
 {
     double sum = 0.0;
     for (int lane = 0; lane < LANES; lane++) { sum += lanes[lane]; }
@@ -73,7 +81,7 @@ static double add_lanes(const double lanes[LANES])
 }
 
 // Adds exp(x[i] - max) to lanes; e gets the terms. n is a multiple of LANES.
-static void add_exps(const float* x, int64_t n, double max, double* e, double* lanes)
+WIDE_LOOP void add_exps(const float* x, int64_t n, double max, double* e, double* lanes)
 {
     for (int64_t i = 0; i < n; i++) { e[i] = exp_of((double)x[i] - max); }
     for (int64_t i = 0; i < n; i += LANES) {
@@ -81,8 +89,8 @@ static void add_exps(const float* x, int64_t n, double max, double* e, double* l
     }
 }
 
-static void add_products(const double* e, const float* a, const float* b, int64_t n,
-                         double lanes[LANES])
+WIDE_LOOP void add_products(const double* e, const float* a, const float* b, int64_t n,
+                            double lanes[LANES])
 {
     for (int64_t i = 0; i < n; i += LANES) {
         for (int lane = 0; lane < LANES; lane++) {
@@ -91,11 +99,12 @@ static void add_products(const double* e, const float* a, const float* b, int64_
     }
 }
 
-eval_pair eval_compare(const float* base, const float* cache, int64_t vocab_size, int64_t target)
+WIDE_LOOP eval_pair compare(const float* base, const float* cache, int64_t vocab_size,
+                            int64_t target)
 {
     eval_pair out = { .kl = 0.0 };
-    out.top_base = eval_best(base, vocab_size);
-    out.top = eval_best(cache, vocab_size);
+    out.top_base = best_of(base, vocab_size);
+    out.top = best_of(cache, vocab_size);
     const double max_a = (double)base[out.top_base], max_b = (double)cache[out.top];
     double sum_a[LANES] = { 0.0 }, sum_b[LANES] = { 0.0 }, dot[LANES] = { 0.0 };
     double e[CHUNK];
@@ -118,6 +127,23 @@ eval_pair eval_compare(const float* base, const float* cache, int64_t vocab_size
     out.nll_base = z_a - (double)base[target];
     out.nll = z_b - (double)cache[target];
     return out;
+}
+
+#if defined(__x86_64__) && !defined(__AVX2__)
+__attribute__((target("avx2"))) static eval_pair compare_avx2(const float* base,
+                                                              const float* cache,
+                                                              int64_t vocab_size, int64_t target)
+{
+    return compare(base, cache, vocab_size, target);
+}
+#endif
+
+eval_pair eval_compare(const float* base, const float* cache, int64_t vocab_size, int64_t target)
+{
+#if defined(__x86_64__) && !defined(__AVX2__)
+    if (matrix_has_level(MATRIX_AVX2)) { return compare_avx2(base, cache, vocab_size, target); }
+#endif
+    return compare(base, cache, vocab_size, target);
 }
 
 double eval_log_sum_exp(const float* logits, int64_t n)

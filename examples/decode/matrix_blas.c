@@ -1,8 +1,9 @@
 // matrix_blas.c -- the matrix-matrix products of prefill, through CBLAS.
 //
-// Each thread of the pool turns a tile of rows of W into floats, small enough to stay in its
-// caches, and multiplies it by all of x with a single-threaded sgemm. So there is one pool of
-// threads and not two, and no thread waits between unpacking and multiplying.
+// Each thread of the pool turns tiles of rows of W into floats, small enough to stay in its caches,
+// and multiplies each by pieces of x with a single-threaded sgemm. So there is one pool of threads
+// and not two, and no thread waits between unpacking and multiplying. What one sgemm gets does not
+// depend on the number of threads: at the edges of its blocks it may add in another order.
 #include "matrix_units.h"
 
 #include <cblas.h>
@@ -38,12 +39,17 @@ static void restore_blas_threads(int num_threads)
     (void)num_threads;
 }
 
+// BLAS repacks both factors of each product, which costs about as much as 10 more rows of either.
+// Two pieces of x at least, where it is long enough, share a matrix of one tile among threads.
+enum { TILE_ROWS = 256, PIECE_ROWS = 512, FEW_ROWS = 64, ROWS_MULTIPLE = 16 };
+
 typedef struct multiply_job {
     const matrix* w;
     const matrix_batch* batch;
     const matrix_kernels* kernels;
     int64_t num_slots;
-    int64_t tile_rows;
+    int64_t tile_rows, num_tiles;
+    int64_t piece_rows, num_pieces;
 } multiply_job;
 
 static int64_t count_threads(const matrix_pool* pool)
@@ -52,61 +58,86 @@ static int64_t count_threads(const matrix_pool* pool)
                                                                                : 1;
 }
 
-// 256 rows: BLAS repacks x for each tile, which costs about as much as multiplying by 10 rows.
+// Rows of the fewest parts of at most `most`, a multiple of 16: all alike but the last.
+static int64_t rows_of_part(int64_t rows, int64_t most)
+{
+    const int64_t num_parts = (rows + most - 1) / most;
+    const int64_t share = (rows + num_parts - 1) / num_parts;
+    return (share + ROWS_MULTIPLE - 1) / ROWS_MULTIPLE * ROWS_MULTIPLE;
+}
+
 size_t matrix_multiply_scratch(const matrix_pool* pool, const matrix* w)
 {
     if (w->type == MATRIX_F32) { return 0; }
-    const int64_t num_threads = count_threads(pool);
-    const int64_t share = (w->rows + num_threads - 1) / num_threads;
-    const int64_t tile_rows = share < 256 ? share : 256;
-    return (size_t)(num_threads * tile_rows * w->cols) * sizeof(float);
+    const int64_t tile_rows = w->rows < TILE_ROWS ? w->rows : TILE_ROWS;
+    return (size_t)(count_threads(pool) * tile_rows * w->cols) * sizeof(float);
 }
 
-// y[0 .. batch, first ..] = x tile^T, with tile [num_rows, tile_stride].
-static void multiply_tile(const multiply_job* job, const float* tile, int64_t tile_stride,
-                          int64_t first, int64_t num_rows)
+static int64_t at_most(int64_t count, int64_t most) { return count < most ? count : most; }
+
+// Returns the floats of rows [first, first + num_rows), in `tile` or where they lie.
+static const float* unpack_tile(const multiply_job* job, int64_t first, int64_t num_rows,
+                                float* tile)
 {
     const matrix* w = job->w;
-    const matrix_batch* batch = job->batch;
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)batch->batch, (int)num_rows,
-                (int)w->cols, 1.0f, batch->x, (int)w->cols, tile, (int)tile_stride, 0.0f,
-                batch->y + first, (int)w->rows);
+    const uint8_t* row = (const uint8_t*)w->data + first * w->row_bytes;
+    if (w->type == MATRIX_F32) { return (const float*)(const void*)row; }
+    for (int64_t r = 0; r < num_rows; r++) {
+        job->kernels->dequantize(w->type, row + r * w->row_bytes, w->cols, tile + r * w->cols);
+    }
+    return tile;
 }
 
-// Slot i has the rows from i rows / num_slots on, and its own part of the scratch.
+// Slot i has its share of the pairs of a tile and a piece, and its own part of the scratch; pairs
+// of one tile are neighbours.
 static void multiply_slot(void* arg, int64_t slot)
 {
     const multiply_job* job = (const multiply_job*)arg;
     const matrix* w = job->w;
-    const int64_t last = w->rows * (slot + 1) / job->num_slots;
-    float* tile = (float*)job->batch->scratch + slot * job->tile_rows * w->cols;
-    for (int64_t m = w->rows * slot / job->num_slots; m < last; m += job->tile_rows) {
-        const int64_t num_rows = last - m < job->tile_rows ? last - m : job->tile_rows;
-        const uint8_t* row = (const uint8_t*)w->data + m * w->row_bytes;
-        if (w->type == MATRIX_F32) {
-            multiply_tile(job, (const float*)(const void*)row,
-                          w->row_bytes / (int64_t)sizeof(float), m, num_rows);
-            continue;
-        }
-        for (int64_t r = 0; r < num_rows; r++) {
-            job->kernels->dequantize(w->type, row + r * w->row_bytes, w->cols, tile + r * w->cols);
-        }
-        multiply_tile(job, tile, w->cols, m, num_rows);
+    const matrix_batch* batch = job->batch;
+    const int64_t num_pairs = job->num_tiles * job->num_pieces;
+    const int64_t last = num_pairs * (slot + 1) / job->num_slots;
+    const int64_t stride =
+        w->type == MATRIX_F32 ? w->row_bytes / (int64_t)sizeof(float) : w->cols;
+    float* scratch = (float*)batch->scratch + slot * job->tile_rows * w->cols;
+    const float* tile = NULL;
+    int64_t held = -1;
+    for (int64_t i = num_pairs * slot / job->num_slots; i < last; i++) {
+        const int64_t m = i / job->num_pieces * job->tile_rows;
+        const int64_t n = i % job->num_pieces * job->piece_rows;
+        const int64_t num_rows = at_most(w->rows - m, job->tile_rows);
+        const int64_t count = at_most(batch->batch - n, job->piece_rows);
+        if (held != m) { tile = unpack_tile(job, m, num_rows, scratch); }
+        held = m;
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)count, (int)num_rows,
+                    (int)w->cols, 1.0f, batch->x + n * w->cols, (int)w->cols, tile, (int)stride,
+                    0.0f, batch->y + n * w->rows + m, (int)w->rows);
     }
 }
 
 void matrix_multiply(const matrix_pool* pool, const matrix* w, const matrix_batch* batch)
 {
     if (batch->batch < 1 || w->rows < 1) { return; }
+    const int64_t num_slots = count_threads(pool);
+    const int64_t most = batch->batch < 2 * FEW_ROWS ? FEW_ROWS : TILE_ROWS;
+    const int64_t half = (batch->batch + 1) / 2;
+    const int64_t piece_rows = rows_of_part(half > FEW_ROWS ? half : FEW_ROWS, PIECE_ROWS);
+    int64_t tile_rows = at_most(rows_of_part(w->rows, most), w->rows);
+    if (w->type != MATRIX_F32) {
+        const int64_t room = (int64_t)(batch->scratch_bytes / sizeof(float)) / num_slots / w->cols;
+        tile_rows = at_most(tile_rows, room);
+    }
+    if (tile_rows < 1) { return; }
     multiply_job job = {
         .w = w,
         .batch = batch,
         .kernels = matrix_find_kernels(pool != NULL ? pool->level : MATRIX_BEST),
-        .num_slots = count_threads(pool),
+        .num_slots = num_slots,
+        .tile_rows = tile_rows,
+        .num_tiles = (w->rows + tile_rows - 1) / tile_rows,
+        .piece_rows = piece_rows,
+        .num_pieces = (batch->batch + piece_rows - 1) / piece_rows,
     };
-    const int64_t slot_floats = (int64_t)(batch->scratch_bytes / sizeof(float)) / job.num_slots;
-    job.tile_rows = w->type == MATRIX_F32 ? w->rows : slot_floats / w->cols;
-    if (job.tile_rows < 1) { return; }
     const int before = take_blas_threads();
     matrix_parallel(pool, job.num_slots, multiply_slot, &job);
     restore_blas_threads(before);

@@ -438,20 +438,26 @@ INLINE vp fours_of(vp a, vp b)
     return a;
 }
 
-// The products of two vectors of fours with the eight weights at `at`: of their low bytes join
-// *low, of their high ones *high.
-INLINE void dot_fours(const int32_t* at, vp x, vp y, vi* low, vi* high)
+// The bytes of eight weights at `at`: four low, four high, of the first four; then of the others.
+INLINE vi load_fours(const int32_t* at)
 {
     const vb_whole order = { 0, 4, 2, 6, 1, 5, 3, 7, 8, 12, 10, 14, 9, 13, 11, 15 };
     vi w = load_pairs(at);
     __asm__("tbl %0.16b, {%0.16b}, %1.16b" : "+w"(w) : "w"(order));
+    return w;
+}
+
+// The products of two vectors of fours with such weights: of their low bytes join *low, of their
+// high ones *high.
+INLINE void dot_fours(vi w, vp x, vp y, vi* low, vi* high)
+{
     __asm__("udot %0.4s, %1.16b, %2.4b[0]" : "+w"(*low) : "w"(x), "w"(w));
     __asm__("sdot %0.4s, %1.16b, %2.4b[1]" : "+w"(*high) : "w"(x), "w"(w));
     __asm__("udot %0.4s, %1.16b, %2.4b[2]" : "+w"(*low) : "w"(y), "w"(w));
     __asm__("sdot %0.4s, %1.16b, %2.4b[3]" : "+w"(*high) : "w"(y), "w"(w));
 }
 //% else
-// Returns sum + x[2 l] w[0] + x[2 l + 1] w[1] in lane l, for the pair w at `at`.
+// Returns sum + x[2 l] w[2 l] + x[2 l + 1] w[2 l + 1] in lane l.
 //% if isa.dot == "vnni" then
 //% local encoding = isa.broadcast == 0 and "%{vex%} " or ""      -- the one of AVX-VNNI
 INLINE vi dot_pairs(vi w, vi x, vi sum)
@@ -461,6 +467,7 @@ INLINE vi dot_pairs(vi w, vi x, vi sum)
 }
 
 //% if isa.broadcast == 1 then
+// The same with the pair of weights at `at` in each lane.
 INLINE vi dot_at(const int32_t* at, vp x, vi sum)
 {
     __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(x), "m"(*at));
@@ -477,15 +484,10 @@ INLINE vi dot_pairs(vi w, vi x, vi sum)
 }
 //% end
 
+//% if isa.dot ~= "vnni" or isa.broadcast == 0 then
 INLINE vi repeat_pair(const int32_t* at) { return (vi){ $(repeated("*at", isa.lanes)) }; }
-//% if isa.dot == "madd" or isa.broadcast == 0 then
 
-INLINE vi dot_at(const int32_t* at, vp x, vi sum)
-{
-    return dot_pairs(repeat_pair(at), (vi)x, sum);
-}
 //% end
-
 // Lane l of the result is lane at[l] of a vector.
 INLINE vi take_lanes(vi of, vi at)
 {

@@ -605,9 +605,9 @@ INLINE float greatest_lane(vf x)
 INLINE vi load_pairs(const int32_t* pairs) { return *(const vi_at*)pairs; }
 INLINE void store_pairs(int32_t* pairs, vi x) { *(vi_at*)pairs = x; }
 
-#line 454 "templates/host/prelude.h"
-// Returns sum + x[2 l] w[0] + x[2 l + 1] w[1] in lane l, for the pair w at `at`.
-#line 471 "templates/host/prelude.h"
+#line 460 "templates/host/prelude.h"
+// Returns sum + x[2 l] w[2 l] + x[2 l + 1] w[2 l + 1] in lane l.
+#line 478 "templates/host/prelude.h"
 INLINE vi dot_pairs(vi w, vi x, vi sum)
 {
     vi part;
@@ -615,17 +615,12 @@ INLINE vi dot_pairs(vi w, vi x, vi sum)
             : "+v"(sum), "=&v"(part) : "v"(x), "v"(w));
     return sum;
 }
-#line 479 "templates/host/prelude.h"
+#line 486 "templates/host/prelude.h"
 
-INLINE vi repeat_pair(const int32_t* at) { return (vi){ *at, *at, *at, *at, *at, *at, *at, *at }; }
-#line 482 "templates/host/prelude.h"
-
-INLINE vi dot_at(const int32_t* at, vp x, vi sum)
-{
-    return dot_pairs(repeat_pair(at), (vi)x, sum);
-}
 #line 488 "templates/host/prelude.h"
+INLINE vi repeat_pair(const int32_t* at) { return (vi){ *at, *at, *at, *at, *at, *at, *at, *at }; }
 
+#line 491 "templates/host/prelude.h"
 // Lane l of the result is lane at[l] of a vector.
 INLINE vi take_lanes(vi of, vi at)
 {
@@ -633,13 +628,13 @@ INLINE vi take_lanes(vi of, vi at)
     __asm__("vpermd %2, %1, %0" : "=v"(x) : "v"(at), "v"(of));
     return x;
 }
-#line 497 "templates/host/prelude.h"
+#line 499 "templates/host/prelude.h"
 
 INLINE vi add_pairs(vi x, vi sum)
 {
-#line 504 "templates/host/prelude.h"
-    return dot_pairs((vi){ 0x10001, 0x10001, 0x10001, 0x10001, 0x10001, 0x10001, 0x10001, 0x10001 }, x, sum);
 #line 506 "templates/host/prelude.h"
+    return dot_pairs((vi){ 0x10001, 0x10001, 0x10001, 0x10001, 0x10001, 0x10001, 0x10001, 0x10001 }, x, sum);
+#line 508 "templates/host/prelude.h"
 }
 
 // Bytes x as x 2^up - lower, two in each lane.
@@ -654,39 +649,39 @@ INLINE vi load_wide_s8(const unsigned char* at, int up, int lower)
 INLINE vi times_ratio(vi a, vi b)
 {
     vi x;
-#line 523 "templates/host/prelude.h"
-    __asm__("vpmulhrsw %2, %1, %0" : "=v"(x) : "v"(b), ANY(a));
 #line 525 "templates/host/prelude.h"
+    __asm__("vpmulhrsw %2, %1, %0" : "=v"(x) : "v"(b), ANY(a));
+#line 527 "templates/host/prelude.h"
     return x;
 }
 
 INLINE vi absolute_pairs(vi x)
 {
     vi size;
-#line 534 "templates/host/prelude.h"
-    __asm__("vpabsw %1, %0" : "=v"(size) : "v"(x));
 #line 536 "templates/host/prelude.h"
+    __asm__("vpabsw %1, %0" : "=v"(size) : "v"(x));
+#line 538 "templates/host/prelude.h"
     return size;
 }
 
 INLINE int any_bit(vi x)
 {
     int any;
-#line 548 "templates/host/prelude.h"
-    __asm__("vmovmskps %1, %0" : "=r"(any) : "x"((vi)(x != 0)));
 #line 550 "templates/host/prelude.h"
+    __asm__("vmovmskps %1, %0" : "=r"(any) : "x"((vi)(x != 0)));
+#line 552 "templates/host/prelude.h"
     return any;
 }
 
 // The low 16 bits of the lanes of a, then of b.
 INLINE vi low_halves(vi a, vi b)
 {
-#line 565 "templates/host/prelude.h"
+#line 567 "templates/host/prelude.h"
     vi x;
     __asm__("vpackusdw %2, %1, %0\n\tvpermq $0xd8, %0, %0"
             : "=v"(x) : "v"(a & 0xffff), "v"(b & 0xffff));
     return x;
-#line 570 "templates/host/prelude.h"
+#line 572 "templates/host/prelude.h"
 }
 
 // Rounds a times `factor`, then b times it, to 16-bit numbers; products are at most 32767.
@@ -1445,8 +1440,11 @@ static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int end1
 #line 427 "templates/host/dots.h"
                 const vu word_0_0_1 = load_u32(cell + 0 + (lane + 1 * lanes) * 4);
 #line 427 "templates/host/dots.h"
-                vp x_0, x_1;
                 vi w;
+#line 427 "templates/host/dots.h"
+                vp x_0;
+#line 427 "templates/host/dots.h"
+                vp x_1;
 #line 427 "templates/host/dots.h"
                 x_0 = ((vp)word_0_0 & 3);
 #line 427 "templates/host/dots.h"
@@ -2524,8 +2522,11 @@ static NOINLINE void v_dot_cells(const v_strip* strip, int lane16, int from, int
 #line 170 "templates/host/value_dots.h"
                     const vu word_0_0_1 = load_u32(cell + 0 + (lane + 1 * lanes) * 4);
 #line 170 "templates/host/value_dots.h"
-                    vp x_0, x_1;
                     vi w;
+#line 170 "templates/host/value_dots.h"
+                    vp x_0;
+#line 170 "templates/host/value_dots.h"
+                    vp x_1;
 #line 170 "templates/host/value_dots.h"
                     x_0 = ((vp)word_0_0 & 3);
 #line 170 "templates/host/value_dots.h"
