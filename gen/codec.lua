@@ -64,6 +64,11 @@ local function check_parts(side, c, parts)
     if fit.levels and fit.levels ~= c.levels and not (fit.levels == "book" and has_book) then
         refuse("%s.fit = %s: is for levels %s", side, c.fit, fit.levels)
     end
+    if levels.widths and (fit.name ~= "norm" or c.axis ~= "per_token" or parts.transform
+                          or parts.choose or meta.base) then
+        refuse("%s.levels = %s: needs fit norm, groups along channels of the window, and metadata "
+               .. "without a base", side, c.levels)
+    end
     if has_book and not parts.round.of_books then
         refuse("%s.round = %s: levels %s take the nearest", side, c.round, c.levels)
     end
@@ -299,7 +304,8 @@ end
 -- stored where there are no codes.
 local function is_restored(parts)
     return parts.place and parts.place.unrotated or parts.extra and (parts.extra.sparse
-        or parts.extra.promotes) or parts.levels.calibrated or parts.levels.empty
+        or parts.extra.promotes) or parts.levels.calibrated or parts.levels.widths
+        or parts.levels.empty
 end
 
 -- The signs of a random rotation (gen/parts/signed_hadamard.lua), as numbers of C.
@@ -502,11 +508,27 @@ local function add_codes(d, planes)
     end
 end
 
+-- A list of numbers of C, six a line.
+local function wrapped(items)
+    local rows = {}
+    for i = 1, #items, 6 do
+        rows[#rows + 1] = table.concat(items, ", ", i, i + 5 < #items and i + 5 or #items)
+    end
+    return table.concat(rows, ",\n")
+end
+
 -- Adds what codes mean: d.book, or false, and level(code), an expression of a vector, or on a
 -- device of a number; and the share of a range that a fit keeps.
 local function add_levels(d, c, parts, isa)
     d.shrink = parts.fit and parts.fit.shrinks and c.fit_number / 100 or false
     d.book = codebooks.derive(parts.levels, d.bits)
+    d.widths = parts.levels.widths and codebooks.widths(parts.levels) or false
+    for _, name in ipairs(d.widths and { "values", "bounds" } or {}) do
+        local items = d.widths[name]
+        d.widths["num_" .. name] = #items
+        for i, x in ipairs(items) do items[i] = template.f32(x) end
+        d.widths[name] = wrapped(items)
+    end
     d.refit = parts.fit and parts.fit.refit or false
     d.store = not parts.levels.raw and store_of(parts.levels, parts.fit) or false
     if parts.meta and parts.meta.constant then d.store = "store_symmetric" end
@@ -578,7 +600,7 @@ function codec.derive(side, config, parts, isa)
         factor = parts.fit and parts.fit.factors and parts.fit.factors[c.bits] or false,
         clips_row = parts.fit and parts.fit.clips_rows and clip_rank(c) or false,
         has_zero = parts.levels.stores_zero and not meta.constant or false,
-        base = parts.meta and parts.meta.base or false,
+        base = parts.meta and parts.meta.base or parts.levels.base or false,
         feedback = parts.round and parts.round.feedback or false,
         sweeps = parts.round.sweeps or c.round_number or 0,
         searches = parts.fit and parts.fit.searches or false,

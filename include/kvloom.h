@@ -801,7 +801,8 @@ KVL_API kvl_status kvl_file_read_seqs(kvl_context* ctx, const char* path, kvl_lo
 typedef struct kvl_codes {
     int       num_groups;       // pairs of scale and offset: groups of all rows asked for
     uint16_t* codes;            // [num, head_dim]; 16-bit levels: the f16 or bf16 bits; of a
-                                // trellis, whose codes mean something together: the levels
+                                // trellis, whose codes mean something together: the levels; of
+                                // levels=pairs as many bits as the channel has
                                 // A value is scale * code + offset; of levels that are a codebook
                                 // or small floats, scale * level
     float*    scales;           // [num_groups] as decoding uses them; per token: [num, groups of a
@@ -1155,6 +1156,7 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_rope.h"
 #include "kvl_tiles.h"
 #include "kvl_statistics.h"
+#include "kvl_pairs.h"
 #include "kvl_ranges.h"
 #include "kvl_tensors.h"
 #include "kvl_calibration.h"

@@ -102,13 +102,22 @@ KVL__FN int kvl__is_raw(const kvl__codec* c)
            c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_BF16 || kvl__has_no_codes(c);
 }
 
-// What codes mean where levels are not equally spaced; else NULL.
-KVL__FN const kvl__book* kvl__book_of(const kvl__codec* c)
+// What codes of so many bits mean where levels are not equally spaced; else NULL.
+KVL__FN const kvl__book* kvl__book_at(const kvl__codec* c, int bits)
 {
     const kvl__word* levels = kvl__word_of(c, KVL__STAGE_LEVELS);
     for (int i = 0; i < levels->num_books; ++i)
-        if (levels->books[i].bits == c->bits) return &levels->books[i];
+        if (levels->books[i].bits == bits) return &levels->books[i];
     return NULL;
+}
+
+KVL__FN const kvl__book* kvl__book_of(const kvl__codec* c) { return kvl__book_at(c, c->bits); }
+
+// The table that channels are stored in units of; NULL: as they are.
+KVL__FN const char* kvl__base_table(const kvl__codec* c)
+{
+    const char* base = kvl__word_of(c, KVL__STAGE_META)->base;
+    return base ? base : kvl__word_of(c, KVL__STAGE_LEVELS)->base;
 }
 
 // Whether rows are stored without a mean that turns with their positions.
@@ -198,10 +207,17 @@ KVL__FN int kvl__has_book(const kvl__codec* c)
     return c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_KMEANS;
 }
 
+// Whether channels have bits of their own.
+KVL__FN int kvl__has_widths(const kvl__codec* c)
+{
+    return c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_PAIRS;
+}
+
 // Whether keys are scored as restored rows: queries do not meet their codes.
 KVL__FN int kvl__is_restored(const kvl__codec* c)
 {
-    return kvl__is_unrotated(c) || kvl__row_slots(c) > 0 || kvl__promoted(c) || kvl__has_book(c);
+    return kvl__is_unrotated(c) || kvl__row_slots(c) > 0 || kvl__promoted(c) || kvl__has_book(c) ||
+           kvl__has_widths(c);
 }
 
 // Whether groups are paths through a trellis, whose levels are those of one bit more.
@@ -537,11 +553,15 @@ KVL__FN kvl_status kvl__check_bits(const kvl__parse* p, const kvl__codec* c, cha
     return KVL_OK;
 }
 
-// Whether a word serves the levels of a side.
-KVL__FN int kvl__serves_levels(const kvl__word* word, const kvl__codec* c)
+// Whether a word serves levels.  Of fits for books one alone is for channels that have bits of
+// their own: it needs no codes.
+KVL__FN int kvl__serves_levels(const kvl__word* word, int levels)
 {
-    if (word->levels == KVL__LEVELS_BOOK) return kvl__word_of(c, KVL__STAGE_LEVELS)->num_books > 0;
-    return word->levels == KVL__LEVELS_ANY || word->levels == c->words[KVL__STAGE_LEVELS];
+    const kvl__word* of = &kvl__stages[KVL__STAGE_LEVELS].words[levels];
+    if (word->levels != KVL__LEVELS_BOOK)
+        return word->levels == KVL__LEVELS_ANY || word->levels == levels;
+    return of->num_books > 0 && (levels != KVL__LEVELS_PAIRS ||
+                                 word == &kvl__stages[KVL__STAGE_FIT].words[KVL__FIT_NORM]);
 }
 
 // Appends the levels that a word serves.
@@ -549,9 +569,7 @@ KVL__FN void kvl__append_served(const kvl__word* word, char* text, size_t size)
 {
     const kvl__stage_info* info = &kvl__stages[KVL__STAGE_LEVELS];
     for (int i = 0; i < info->num_words; ++i) {
-        const int serves = word->levels == KVL__LEVELS_BOOK ? info->words[i].num_books > 0
-                                                            : word->levels == i;
-        if (serves)
+        if (kvl__serves_levels(word, i))
             kvl__append_text(text, size, "%s%s", *text ? ", " : "", info->words[i].name);
     }
 }
@@ -566,7 +584,7 @@ KVL__FN kvl_status kvl__check_levels(const kvl__parse* p, const kvl__codec* c, c
     char served[128] = "";
     for (int i = 0; i < 3; ++i) {
         const kvl__word* word = kvl__word_of(c, stages[i]);
-        if (kvl__serves_levels(word, c)) continue;
+        if (kvl__serves_levels(word, c->words[KVL__STAGE_LEVELS])) continue;
         kvl__append_served(word, served, sizeof served);
         return KVL__SPEC_FAIL(p, "%c.%s = %s: is for levels = %s, not %s", side,
                               kvl__stages[stages[i]].name, word->name, served, levels->name);
@@ -778,6 +796,31 @@ KVL__FN kvl_status kvl__check_slots(const kvl__parse* p, const kvl__codec* c, ch
     return KVL_OK;
 }
 
+// What channels with bits of their own ask of the other stages.
+KVL__FN kvl_status kvl__check_widths(const kvl__parse* p, const kvl__codec* c, char side)
+{
+    static const int lone[] = { KVL__STAGE_TRANSFORM, KVL__STAGE_CHOOSE };
+    const char* word = kvl__word_of(c, KVL__STAGE_LEVELS)->name;
+    if (!kvl__has_widths(c)) return KVL_OK;
+    if (c->words[KVL__STAGE_AXIS] != KVL__AXIS_PER_TOKEN)
+        return KVL__SPEC_FAIL(p, "%c.levels = %s: needs %c.axis = per_token", side, word, side);
+    for (int i = 0; i < 2; ++i)
+        if (c->words[lone[i]] != 0)
+            return KVL__SPEC_FAIL(p, "%c.levels = %s: needs %c.%s = none, not %s: pairs are of "
+                                  "channels as they are", side, word, side,
+                                  kvl__stages[lone[i]].name, kvl__word_of(c, lone[i])->name);
+    if (c->words[KVL__STAGE_SHIFT] == KVL__SHIFT_MIDDLE)
+        return KVL__SPEC_FAIL(p, "%c.levels = %s: needs %c.shift = none, mean or rotating-mean, "
+                              "not middle", side, word, side);
+    if (kvl__word_of(c, KVL__STAGE_META)->base)
+        return KVL__SPEC_FAIL(p, "%c.levels = %s: has sizes: needs %c.meta without a base, not %s",
+                              side, word, side, kvl__word_of(c, KVL__STAGE_META)->name);
+    if (c->head_dim > KVL__MAX_STORED_DIM)
+        return KVL__SPEC_FAIL(p, "%c.levels = %s: head_dim = %d: must be at most %d", side, word,
+                              c->head_dim, KVL__MAX_STORED_DIM);
+    return KVL_OK;
+}
+
 // What signs beside codes, and keys without codes, ask of the other stages.
 KVL__FN kvl_status kvl__check_sketch(const kvl__parse* p, const kvl__codec* c, char side)
 {
@@ -907,6 +950,7 @@ KVL__FN kvl_status kvl__check_side(const kvl__parse* p, kvl__codec* c, char side
     KVL__TRY(kvl__check_position(p, c, side));
     KVL__TRY(kvl__check_path(p, c, side));
     KVL__TRY(kvl__check_slots(p, c, side));
+    KVL__TRY(kvl__check_widths(p, c, side));
     KVL__TRY(kvl__check_sketch(p, c, side));
     KVL__TRY(kvl__check_across(p, c, side));
     KVL__TRY(kvl__check_beside(p, c, side));

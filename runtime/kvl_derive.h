@@ -8,6 +8,7 @@
 
 #include "kvl_across.h"
 #include "kvl_calibration.h"
+#include "kvl_pairs.h"
 #include "kvl_ranges.h"
 #include "kvl_statistics.h"
 
@@ -425,6 +426,18 @@ KVL__FN kvl_status kvl__derive_book(const kvl_derive_args* a, float* out)
     return kvl__book_derive(a->stats->ctx, l, unrotated, ((const kvl__codec*)a->codec)->bits, out);
 }
 
+// Bits of RoPE pairs, or the sizes that they are in units of.
+KVL__FN kvl_status kvl__derive_pairs(const kvl_derive_args* a, float* out)
+{
+    const kvl__layer_statistics* l = &a->stats->layers[a->layer];
+    const char* lack = kvl__pairs_lack(l);
+    const int is_size = strcmp(a->table, "pair_size") == 0;
+    if (lack) return kvl__derive_fail(a, lack);
+    kvl__pairs_derive(l, (const kvl__codec*)a->codec, a->stats->unrotated, is_size ? NULL : out,
+                      is_size ? out : NULL);
+    return KVL_OK;
+}
+
 // Scales that the greatest value of calibration is the greatest level by, of a head or of all:
 // gen/parts/meta_tensor.lua.
 KVL__FN kvl_status kvl__derive_scale(const kvl_derive_args* a, float* out)
@@ -635,6 +648,8 @@ static __attribute__((unused)) const kvl_derivation kvl__own_derivations[] = {
     { NULL, NULL, "static_middle", kvl__derive_range, NULL },
     { NULL, NULL, "static_half", kvl__derive_range, NULL },
     { NULL, NULL, "kmeans_book", kvl__derive_book, NULL },
+    { NULL, NULL, "pair_bits", kvl__derive_pairs, NULL },
+    { NULL, NULL, "pair_size", kvl__derive_pairs, NULL },
     { NULL, NULL, "tensor_scale", kvl__derive_scale, NULL },
     { NULL, NULL, "head_scale", kvl__derive_scale, NULL },
     { NULL, NULL, "rotating_mean", kvl__derive_rotating_mean, NULL },
@@ -665,7 +680,8 @@ KVL__FN kvl_status kvl__check_unrotated(kvl_context* ctx, const kvl_derive_args*
 {
     const int wanted = kvl__derives_unrotated(a), has = a->stats->unrotated;
     const int either = d->derive == kvl__derive_mean || d->derive == kvl__derive_range ||
-                       d->derive == kvl__derive_book || d->derive == kvl__derive_order;
+                       d->derive == kvl__derive_book || d->derive == kvl__derive_order ||
+                       d->derive == kvl__derive_pairs;
     if (a->is_value || strcmp(a->stage, "bits") == 0 || wanted == has) return KVL_OK;
     KVL__REQUIRE(ctx, !wanted || either, KVL_UNSUPPORTED, "layer %d: k.%s = %s: its table '%s' of "
                  "keys before RoPE needs statistics of such keys: kvloom-calibrate --pre-rope, "

@@ -334,6 +334,30 @@ KVL__FN kvl_status kvl__check_order(kvl_context* ctx, const kvl__config* config,
     return KVL_OK;
 }
 
+enum { KVL__WIDTH_MOST = 6 };              // gen/parts/pairs.lua
+
+// Bits of channels add up to those of a row; sizes can be divided by.
+KVL__FN kvl_status kvl__check_widths_of(kvl_context* ctx, const kvl__codec* c, int layer, int head,
+                                        const float* record)
+{
+    const float* bits = record + kvl__table_at(c, "pair_bits");
+    const float* sizes = record + kvl__table_at(c, "pair_size");
+    int sum = 0;
+    for (int i = 0; i < c->head_dim; ++i) {
+        KVL__REQUIRE(ctx, bits[i] >= 0.0f && bits[i] <= (float)KVL__WIDTH_MOST &&
+                     (float)(int)bits[i] == bits[i], KVL_BAD_ARGUMENT, "calibration: "
+                     "layer.%d.k.pair_bits = %g in head %d, number %d: must be a whole number from "
+                     "0 to %d", layer, (double)bits[i], head, i, KVL__WIDTH_MOST);
+        KVL__REQUIRE(ctx, sizes[i] > 0.0f, KVL_BAD_ARGUMENT, "calibration: layer.%d.k.pair_size = "
+                     "%g in head %d, number %d: must be above 0", layer, (double)sizes[i], head, i);
+        sum += (int)bits[i];
+    }
+    KVL__REQUIRE(ctx, sum == c->head_dim * c->bits, KVL_BAD_ARGUMENT, "calibration: "
+                 "layer.%d.k.pair_bits of head %d add up to %d: must be %d, %d for each of %d "
+                 "channels", layer, head, sum, c->head_dim * c->bits, c->bits, c->head_dim);
+    return KVL_OK;
+}
+
 // Fills the records of one side of a layer: [num_kv_heads, record_floats], zeroed before.
 KVL__FN kvl_status kvl__record_fill(kvl_context* ctx, const kvl__table_source* source, int layer,
                                     const kvl__config* config, int side, float* records)
@@ -354,6 +378,8 @@ KVL__FN kvl_status kvl__record_fill(kvl_context* ctx, const kvl__table_source* s
                                      records + kvl__table_at(c, table->name)));
         }
     }
+    for (int head = 0; kvl__has_widths(c) && head < config->num_kv_heads; ++head)
+        KVL__TRY(kvl__check_widths_of(ctx, c, layer, head, records + head * stride));
     if (kvl__is_across(c))
         return kvl__check_order(ctx, config, layer, stride,
                                 records + kvl__table_at(c, "grouped_order"));

@@ -150,7 +150,7 @@ KVL__FN void kvl__to_basis(const kvl__codec* c, const float* tables, float* x)
 // What channels are stored in units of; NULL: as they are.
 KVL__FN const float* kvl__base_of(const kvl__codec* c, const float* tables)
 {
-    const char* base = kvl__word_of(c, KVL__STAGE_META)->base;
+    const char* base = kvl__base_table(c);
     return base ? tables + kvl__table_at(c, base) : NULL;
 }
 
@@ -965,6 +965,69 @@ KVL__FN void kvl__encode_book_row(const kvl__codec* c, const kvl__encode_args* a
     }
 }
 
+// WIDTHS: gen/parts/pairs.lua defines them.
+
+KVL__FN const float* kvl__widths_of(const kvl__codec* c, const float* tables)
+{
+    return tables + kvl__table_at(c, "pair_bits");
+}
+
+// The code of the level of n bits that is nearest to y; n = 0: the one there is.
+KVL__FN int kvl__width_code(const kvl__codec* c, int n, float y)
+{
+    return n > 0 ? kvl__book_code(kvl__book_at(c, n), y) : 0;
+}
+
+// A row in units of the sizes, group by group, as a string of codes.
+KVL__FN void kvl__encode_widths_row(const kvl__codec* c, const kvl__encode_args* a, const float* x,
+                                    int64_t row)
+{
+    const kvl__side_layout l = kvl__layout_of(c, a->page_size);
+    const float* widths = kvl__widths_of(c, a->tables);
+    int64_t bit = row * c->head_dim * c->bits;
+    kvl__grid g = { 0.0f, 0.0f, 0.0f };
+    for (int32_t i = 0; i < c->head_dim; ++i) {
+        const int64_t group = kvl__group_of(c, row, i);
+        const int n = (int)widths[i];
+        if (i % c->group_size == 0)
+            g = kvl__fit(c, x + i, c->group_size, 1, -1,
+                         a->page + l.scales_at + group * l.scale_bytes,
+                         a->page + l.zeros_at + group * l.zero_bytes);
+        if (n > 0) kvl__put_code(a->page, bit, n, kvl__width_code(c, n, x[i] * g.inverse));
+        bit += n;
+    }
+}
+
+// The codes of row `row` of a page, [head_dim].
+KVL__FN void kvl__read_widths(const kvl__codec* c, const float* tables, const unsigned char* page,
+                              int64_t row, uint16_t* codes)
+{
+    const float* widths = kvl__widths_of(c, tables);
+    int64_t bit = row * c->head_dim * c->bits;
+    for (int32_t i = 0; i < c->head_dim; ++i) {
+        const int n = (int)widths[i];
+        codes[i] = n > 0 ? (uint16_t)kvl__get_code(page, bit, n) : 0;
+        bit += n;
+    }
+}
+
+// What they stand for, in units of the sizes.
+KVL__FN void kvl__decode_widths_row(const kvl__codec* c, const kvl__side_layout* l,
+                                    const float* tables, const unsigned char* page, int64_t row,
+                                    float* x)
+{
+    const float* widths = kvl__widths_of(c, tables);
+    uint16_t codes[KVL__MAX_HEAD_DIM];
+    kvl__read_widths(c, tables, page, row, codes);
+    for (int32_t i = 0; i < c->head_dim; ++i) {
+        const int64_t group = kvl__group_of(c, row, i);
+        const kvl__grid g = kvl__load_grid(c, page + l->scales_at + group * l->scale_bytes,
+                                           page + l->zeros_at + group * l->zero_bytes);
+        const int n = (int)widths[i];
+        x[i] = n > 0 ? g.scale * kvl__book_at(c, n)->values[codes[i]] : 0.0f;
+    }
+}
+
 // Keys or values whose groups run along channels: row by row.
 KVL__FN void kvl__encode_per_token(const kvl__codec* c, const kvl__encode_args* a)
 {
@@ -980,6 +1043,10 @@ KVL__FN void kvl__encode_per_token(const kvl__codec* c, const kvl__encode_args* 
         kvl__fill_slots(c, a->rows + r * a->row_stride, x, a->page, row, &l);
         if (kvl__has_book(c)) {
             kvl__encode_book_row(c, a, x, row);
+            continue;
+        }
+        if (kvl__has_widths(c)) {
+            kvl__encode_widths_row(c, a, x, row);
             continue;
         }
         for (int32_t i = 0; i < c->head_dim; i += c->group_size)
@@ -1684,7 +1751,8 @@ KVL__FN void kvl__ref_decode(const kvl__decode_args* a)
         if (a->rows) {
             const float* shift = kvl__shift_of(c, a->tables);
             float* x = a->rows + (int64_t)r * c->head_dim;
-            kvl__decode_row(c, &l, a->page, row, x);
+            if (kvl__has_widths(c)) kvl__decode_widths_row(c, &l, a->tables, a->page, row, x);
+            else kvl__decode_row(c, &l, a->page, row, x);
             kvl__add_planes(c, &l, a->page, row, x);
             for (int32_t i = 0; kvl__has_book(c) && i < c->head_dim; ++i)
                 x[i] = a->tables[kvl__table_at(c, "kmeans_book") + (int64_t)x[i]];
@@ -1696,6 +1764,10 @@ KVL__FN void kvl__ref_decode(const kvl__decode_args* a)
             for (int32_t i = 0; i < c->head_dim; ++i) x[i] *= norm;
             for (int32_t i = 0; shift && i < c->head_dim; ++i) x[i] += shift[i];
             kvl__read_slots(c, &l, a->page, row, x);
+        }
+        if (a->codes && kvl__has_widths(c)) {
+            kvl__read_widths(c, a->tables, a->page, row, a->codes + (int64_t)r * c->head_dim);
+            continue;
         }
         for (int32_t i = 0; a->codes && i < c->head_dim; ++i) {
             const int64_t at = row * c->head_dim + i;

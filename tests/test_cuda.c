@@ -211,6 +211,7 @@ static const struct { const char *name, *word; } host_codecs[] = {
     { "rotatekv", "k.transform = grouped" }, { "qjl", "k.levels = nothing" },
     { "turboquant-prod", "k.extra = sketch" },
     { "oscar-norm", "k.extra = token_norm" }, { "kitty", "k.extra = promote" },
+    { "block-gtq", "k.levels = pairs" },
 };
 
 static int is_host_codec(const char* name)

@@ -281,6 +281,17 @@ static void make_feedback(const kvl__wanted_table* w, test_lcg* lcg, int64_t cou
     }
 }
 
+// Bits of pairs: one has as many more than the mean as the next one has less, up to 6.
+static void make_pair_bits(const kvl__wanted_table* w, test_lcg* lcg, int64_t count, float* x)
+{
+    const int mean = w->name[strlen("pair_bits@b")] - '0', most = mean < 6 - mean ? mean : 6 - mean;
+    for (int64_t i = 0; i < count; i += 4) {
+        const int more = (test_bell(lcg) & 255) % (most + 1);
+        x[i] = x[i + 1] = (float)(mean + more);
+        x[i + 2] = x[i + 3] = (float)(mean - more);
+    }
+}
+
 // One head's table, from a generator of its own.
 static void make_table(const kvl__wanted_table* w, int head, test_lcg* lcg, int64_t count, float* x)
 {
@@ -289,13 +300,17 @@ static void make_table(const kvl__wanted_table* w, int head, test_lcg* lcg, int6
         return;
     }
     if (is_table(w, "log4_base") || is_table(w, "feedback_cost") || is_table(w, "static_half") ||
-        is_table(w, "tensor_scale") || is_table(w, "head_scale")) {
+        is_table(w, "pair_size") || is_table(w, "tensor_scale") || is_table(w, "head_scale")) {
         for (int64_t i = 0; i < count; ++i) x[i] = (float)(128 + (test_bell(lcg) & 255)) / 256.0f;
         return;
     }
     if (is_table(w, "kmeans_book")) {
         for (int64_t i = 0; i < count; ++i)
             x[i] = (float)(512 * i - 2048 + (test_bell(lcg) & 255)) / 2048.0f;
+        return;
+    }
+    if (is_table(w, "pair_bits")) {
+        make_pair_bits(w, lcg, count, x);
         return;
     }
     if (is_table(w, "grouped_order")) {
@@ -347,10 +362,11 @@ static kvl_status find_table(kvl_context* ctx, const kvl__table_source* source,
     for (int i = 0; i < w->rank; ++i) count *= w->shape[i];
     if (t->kind == TEST_TABLES_SPOILT) *out = spoilt;
     if (t->kind != TEST_TABLES) return KVL_OK;
-    // Of a table of one composition, the name alone.
+    // Of a table of one composition, the name alone; of bits, how many in the mean.
+    const char* end = is_table(w, "pair_bits") ? "," : "@";
     snprintf(name, sizeof name, "%d.%d.%d %d.%c.%.*s", w->num_kv_heads, (int)w->shape[0],
              w->rank > 1 ? (int)w->shape[1] : 1, w->layer, w->side ? 'v' : 'k',
-             (int)strcspn(w->name, "@"), w->name);
+             (int)strcspn(w->name, end), w->name);
     pthread_mutex_lock(&kept_lock);
     *out = keep_table(name, w, count);
     pthread_mutex_unlock(&kept_lock);

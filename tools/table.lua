@@ -185,7 +185,7 @@ end
 local function book_lines(part)
     if not part or not (part.book or part.float) then return "0", 0 end
     local entries = {}
-    for i, bits in ipairs(part.bits) do
+    for i, bits in ipairs(part.widths or part.bits) do
         local book, name = codebooks.derive(part, bits), ("%s_%d"):format(part.name, bits)
         float_lines("kvl__values_" .. name, book.values)
         float_lines("kvl__bounds_" .. name, book.bounds)
@@ -244,7 +244,8 @@ line("    int32_t     sides;                     // 1: for keys, 2: for values, 
 line("    int32_t     stores;                    // of a fit and a meta word: KVL__STORES_")
 line("    const kvl__book* books;                // [num_books] of a levels word")
 line("    int32_t     num_books;")
-line("    const char* base;                      // table that rows of a meta word are divided by")
+line("    const char* base;                      // table that rows of a meta word, or of a levels")
+line("                                           // word, are divided by")
 line("} kvl__word;\n")
 for _, stage in ipairs(stages) do
     line("static const kvl__word kvl__words_%s[] = {", stage.name)

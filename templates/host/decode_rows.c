@@ -1,6 +1,7 @@
 // decode_rows.c -- rows of a page as floats in the original basis, as codes, and their scales.
 
 //% local whole = codec.raw == "none" and not codec.path and codec.fold ~= "values"
+//% if codec.widths then whole = false end
 //% if whole then
 // The codes of 16 channels, from channel16 * 16 on, of a row.
 INLINE void $(s "get_codes")(const unsigned char* page, int row, int channel16, uint32_t* q)
@@ -68,6 +69,8 @@ static void $(s "decode_row")(const kvl__decode_args* a, int row, float* x)
 {
     //% if whole then
     $(s "read_row")(a->page, row, x);
+    //% elseif codec.widths then
+    $(s "read_levels")(a->page, row, a->tables, x);
     //% else
     for (int i = 0; i < $(s "dim"); ++i) x[i] = $(s "read_value")(a->page, row, i);
     //% end
@@ -111,7 +114,11 @@ static void $(s "decode_rows")(const kvl__decode_args* a)
         if (a->rows) $(s "decode_row")(a, row, a->rows + r * (int64_t)$(s "dim"));
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)$(s "dim");
+            //% if codec.widths then
+            $(s "read_widths")(a->page, row, a->tables, q);
+            //% else
             for (int i = 0; i < $(s "dim"); ++i) q[i] = (uint16_t)$(s "get_code")(a->page, row, i);
+            //% end
         }
     }
     //% if codec.chooses ~= "none" then

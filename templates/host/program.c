@@ -40,6 +40,9 @@
 //% if side.promoted > 0 then
 #include "promote.h"
 //% end
+//% if side.widths then
+#include "widths.h"
+//% end
 #include "encode_rows.c"
 #include "decode_rows.c"
 #include "linear_rows.c"

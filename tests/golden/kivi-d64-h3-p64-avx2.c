@@ -1684,7 +1684,7 @@ static void k_transform_rows(const kvl__basis_args* a)
 #line 228 "templates/host/transform_rows.c"
 }
 
-#line 43 "templates/host/program.c"
+#line 46 "templates/host/program.c"
 #line 1 "templates/host/encode_rows.c"
 // encode_rows.c -- rows of the window become codes of a page: transform, fit, round, pack.
 //
@@ -1713,47 +1713,47 @@ INLINE void k_load_row(const uint16_t* row, const float* tables, float* x)
 
 #line 107 "templates/host/encode_rows.c"
 
-#line 218 "templates/host/encode_rows.c"
+#line 220 "templates/host/encode_rows.c"
 // Groups along tokens: group_size rows at once, each channel with its own statistics.
 static void k_encode_rows(const kvl__encode_args* a)
 {
     enum { group_size = 32 };
     for (int32_t r = 0; r < a->num_rows; r += group_size) {
         float rows[group_size][k_dim];
-#line 225 "templates/host/encode_rows.c"
+#line 227 "templates/host/encode_rows.c"
         float los[k_dim];
-#line 225 "templates/host/encode_rows.c"
+#line 227 "templates/host/encode_rows.c"
         float his[k_dim];
-#line 231 "templates/host/encode_rows.c"
+#line 233 "templates/host/encode_rows.c"
         for (int t = 0; t < group_size; ++t)
             k_load_row(a->rows + (r + t) * a->row_stride, a->tables, rows[t]);
-#line 234 "templates/host/encode_rows.c"
+#line 236 "templates/host/encode_rows.c"
         for (int i = 0; i < k_dim; ++i) {
             const float x = rows[0][i];
-#line 237 "templates/host/encode_rows.c"
-            los[i] = x;
-#line 237 "templates/host/encode_rows.c"
-            his[i] = x;
 #line 239 "templates/host/encode_rows.c"
+            los[i] = x;
+#line 239 "templates/host/encode_rows.c"
+            his[i] = x;
+#line 241 "templates/host/encode_rows.c"
         }
         for (int t = 1; t < group_size; ++t) {
             for (int i = 0; i < k_dim; ++i) {
                 const float x = rows[t][i];
-#line 244 "templates/host/encode_rows.c"
+#line 246 "templates/host/encode_rows.c"
                 const float lo = los[i];
                 los[i] = x < lo ? x : lo;
-#line 244 "templates/host/encode_rows.c"
+#line 246 "templates/host/encode_rows.c"
                 const float hi = his[i];
                 his[i] = x > hi ? x : hi;
-#line 247 "templates/host/encode_rows.c"
+#line 249 "templates/host/encode_rows.c"
             }
         }
         float offset[k_dim], inverse[k_dim];
-#line 257 "templates/host/encode_rows.c"
+#line 259 "templates/host/encode_rows.c"
         for (int i = 0; i < k_dim; ++i) {
             const int row = a->first_row + r;
             const int group = k_group(i, row);
-#line 261 "templates/host/encode_rows.c"
+#line 263 "templates/host/encode_rows.c"
             const k_grid grid =
                 k_store_grid(a->page, group, los[i], his[i]);
             offset[i] = grid.offset;
@@ -1762,38 +1762,38 @@ static void k_encode_rows(const kvl__encode_args* a)
         for (int t = 0; t < group_size; ++t) {
             uint16_t q[k_dim];
             k_round_row(rows[t], offset, inverse, q);
-#line 272 "templates/host/encode_rows.c"
+#line 274 "templates/host/encode_rows.c"
             k_put_row(a->page, a->first_row + r + t, q);
         }
     }
 }
 
-#line 44 "templates/host/program.c"
+#line 47 "templates/host/program.c"
 #line 1 "templates/host/decode_rows.c"
 // decode_rows.c -- rows of a page as floats in the original basis, as codes, and their scales.
 
-#line 5 "templates/host/decode_rows.c"
+#line 6 "templates/host/decode_rows.c"
 // The codes of 16 channels, from channel16 * 16 on, of a row.
 INLINE void k_get_codes(const unsigned char* page, int row, int channel16, uint32_t* q)
 {
-#line 9 "templates/host/decode_rows.c"
+#line 10 "templates/host/decode_rows.c"
     const unsigned char* cell = k_cell(page, row / 16, channel16);
     const int lane = row % 16;
-#line 15 "templates/host/decode_rows.c"
+#line 16 "templates/host/decode_rows.c"
     for (int n = 0; n < 16; ++n) q[n] = 0;
-#line 17 "templates/host/decode_rows.c"
+#line 18 "templates/host/decode_rows.c"
     {
         enum { width = 2, each = 16 / width, mask = (1 << width) - 1 };
-#line 20 "templates/host/decode_rows.c"
+#line 21 "templates/host/decode_rows.c"
         uint32_t words[16], bit[16];
-#line 30 "templates/host/decode_rows.c"
+#line 31 "templates/host/decode_rows.c"
         const u32_at* from = (const u32_at*)(cell + 0) + lane;
         for (int n = 0; n < 16; ++n) words[n] = from[n / 2 / each * 16];
         for (int n = 0; n < 16; ++n) bit[n] = (uint32_t)(n % 2 * 16 + n / 2 % each * width);
-#line 38 "templates/host/decode_rows.c"
+#line 39 "templates/host/decode_rows.c"
         for (int n = 0; n < 16; ++n) q[n] |= (words[n] >> bit[n] & mask) << 0;
     }
-#line 41 "templates/host/decode_rows.c"
+#line 42 "templates/host/decode_rows.c"
 }
 
 // A row in the codec's basis: to the bit what read_value gives.
@@ -1803,27 +1803,27 @@ static void k_read_row(const unsigned char* page, int row, float* x)
         uint32_t q[16];
         k_get_codes(page, row, at / 16, q);
         const int group = k_group(at, row);
-#line 54 "templates/host/decode_rows.c"
+#line 55 "templates/host/decode_rows.c"
         for (int n = 0; n < 16; n += lanes) {
-#line 56 "templates/host/decode_rows.c"
+#line 57 "templates/host/decode_rows.c"
             const vf scale = k_load_scale(page, group + n);
             const vf offset = k_load_offset(page, group + n, scale);
-#line 59 "templates/host/decode_rows.c"
+#line 60 "templates/host/decode_rows.c"
             const vu code = load_u32((const unsigned char*)(q + n));
             store(x + n, scale * to_float(code) + offset);
         }
     }
 }
 
-#line 66 "templates/host/decode_rows.c"
+#line 67 "templates/host/decode_rows.c"
 // A row of a page in the original basis, x [dim].
 static void k_decode_row(const kvl__decode_args* a, int row, float* x)
 {
-#line 70 "templates/host/decode_rows.c"
+#line 71 "templates/host/decode_rows.c"
     k_read_row(a->page, row, x);
-#line 89 "templates/host/decode_rows.c"
+#line 92 "templates/host/decode_rows.c"
     k_transform(x, a->tables);
-#line 105 "templates/host/decode_rows.c"
+#line 108 "templates/host/decode_rows.c"
 }
 
 static void k_decode_rows(const kvl__decode_args* a)
@@ -1833,25 +1833,27 @@ static void k_decode_rows(const kvl__decode_args* a)
         if (a->rows) k_decode_row(a, row, a->rows + r * (int64_t)k_dim);
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)k_dim;
+#line 120 "templates/host/decode_rows.c"
             for (int i = 0; i < k_dim; ++i) q[i] = (uint16_t)k_get_code(a->page, row, i);
+#line 122 "templates/host/decode_rows.c"
         }
     }
-#line 128 "templates/host/decode_rows.c"
+#line 135 "templates/host/decode_rows.c"
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;
-#line 134 "templates/host/decode_rows.c"
+#line 141 "templates/host/decode_rows.c"
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; row += k_group_size) {
         for (int i = 0; i < k_dim; ++i, ++at) {
-#line 137 "templates/host/decode_rows.c"
+#line 144 "templates/host/decode_rows.c"
             const int group = k_group(i, row);
             a->scales[at] = k_read_scale(a->page, group);
             a->offsets[at] = k_read_offset(a->page, group, a->scales[at]);
         }
     }
-#line 143 "templates/host/decode_rows.c"
+#line 150 "templates/host/decode_rows.c"
 }
 
-#line 45 "templates/host/program.c"
+#line 48 "templates/host/program.c"
 #line 1 "templates/host/linear_rows.c"
 // linear_rows.c -- the first rows of a page in the linear order of files (runtime/kvl_layout.h), or
 // from it.
@@ -2779,7 +2781,7 @@ static void v_transform_rows(const kvl__basis_args* a)
 #line 228 "templates/host/transform_rows.c"
 }
 
-#line 43 "templates/host/program.c"
+#line 46 "templates/host/program.c"
 #line 1 "templates/host/encode_rows.c"
 // encode_rows.c -- rows of the window become codes of a page: transform, fit, round, pack.
 //
@@ -2872,39 +2874,39 @@ static void v_encode_rows(const kvl__encode_args* a)
                 inverse[i] = grid.inverse;
             }
         }
-#line 212 "templates/host/encode_rows.c"
-        v_round_row(x, offset, inverse, q);
 #line 214 "templates/host/encode_rows.c"
+        v_round_row(x, offset, inverse, q);
+#line 216 "templates/host/encode_rows.c"
         v_put_row(a->page, row, q);
     }
 }
 
-#line 44 "templates/host/program.c"
+#line 47 "templates/host/program.c"
 #line 1 "templates/host/decode_rows.c"
 // decode_rows.c -- rows of a page as floats in the original basis, as codes, and their scales.
 
-#line 5 "templates/host/decode_rows.c"
+#line 6 "templates/host/decode_rows.c"
 // The codes of 16 channels, from channel16 * 16 on, of a row.
 INLINE void v_get_codes(const unsigned char* page, int row, int channel16, uint32_t* q)
 {
-#line 12 "templates/host/decode_rows.c"
+#line 13 "templates/host/decode_rows.c"
     const unsigned char* cell = v_cell(page, channel16, row / 16);
     const int i = row % 16;
-#line 15 "templates/host/decode_rows.c"
+#line 16 "templates/host/decode_rows.c"
     for (int n = 0; n < 16; ++n) q[n] = 0;
-#line 17 "templates/host/decode_rows.c"
+#line 18 "templates/host/decode_rows.c"
     {
         enum { width = 2, each = 16 / width, mask = (1 << width) - 1 };
-#line 20 "templates/host/decode_rows.c"
+#line 21 "templates/host/decode_rows.c"
         uint32_t words[16], bit[16];
-#line 34 "templates/host/decode_rows.c"
+#line 35 "templates/host/decode_rows.c"
         const u32_at* from = (const u32_at*)(cell + 0) + i / 2 / each * 16;
         for (int n = 0; n < 16; ++n) words[n] = from[n];
         for (int n = 0; n < 16; ++n) bit[n] = (uint32_t)(i % 2 * 16 + i / 2 % each * width);
-#line 38 "templates/host/decode_rows.c"
+#line 39 "templates/host/decode_rows.c"
         for (int n = 0; n < 16; ++n) q[n] |= (words[n] >> bit[n] & mask) << 0;
     }
-#line 41 "templates/host/decode_rows.c"
+#line 42 "templates/host/decode_rows.c"
 }
 
 // A row in the codec's basis: to the bit what read_value gives.
@@ -2914,27 +2916,27 @@ static void v_read_row(const unsigned char* page, int row, float* x)
         uint32_t q[16];
         v_get_codes(page, row, at / 16, q);
         const int group = v_group(row, at);
-#line 51 "templates/host/decode_rows.c"
+#line 52 "templates/host/decode_rows.c"
         const float one = v_read_scale(page, group);
         const vf scale = repeat(one), offset = repeat(v_read_offset(page, group, one));
-#line 54 "templates/host/decode_rows.c"
+#line 55 "templates/host/decode_rows.c"
         for (int n = 0; n < 16; n += lanes) {
-#line 59 "templates/host/decode_rows.c"
+#line 60 "templates/host/decode_rows.c"
             const vu code = load_u32((const unsigned char*)(q + n));
             store(x + n, scale * to_float(code) + offset);
         }
     }
 }
 
-#line 66 "templates/host/decode_rows.c"
+#line 67 "templates/host/decode_rows.c"
 // A row of a page in the original basis, x [dim].
 static void v_decode_row(const kvl__decode_args* a, int row, float* x)
 {
-#line 70 "templates/host/decode_rows.c"
+#line 71 "templates/host/decode_rows.c"
     v_read_row(a->page, row, x);
-#line 89 "templates/host/decode_rows.c"
+#line 92 "templates/host/decode_rows.c"
     v_transform(x, a->tables);
-#line 105 "templates/host/decode_rows.c"
+#line 108 "templates/host/decode_rows.c"
 }
 
 static void v_decode_rows(const kvl__decode_args* a)
@@ -2944,25 +2946,27 @@ static void v_decode_rows(const kvl__decode_args* a)
         if (a->rows) v_decode_row(a, row, a->rows + r * (int64_t)v_dim);
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)v_dim;
+#line 120 "templates/host/decode_rows.c"
             for (int i = 0; i < v_dim; ++i) q[i] = (uint16_t)v_get_code(a->page, row, i);
+#line 122 "templates/host/decode_rows.c"
         }
     }
-#line 128 "templates/host/decode_rows.c"
+#line 135 "templates/host/decode_rows.c"
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;
-#line 131 "templates/host/decode_rows.c"
+#line 138 "templates/host/decode_rows.c"
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; ++row) {
         for (int i = 0; i < v_dim; i += v_group_size, ++at) {
-#line 137 "templates/host/decode_rows.c"
+#line 144 "templates/host/decode_rows.c"
             const int group = v_group(row, i);
             a->scales[at] = v_read_scale(a->page, group);
             a->offsets[at] = v_read_offset(a->page, group, a->scales[at]);
         }
     }
-#line 143 "templates/host/decode_rows.c"
+#line 150 "templates/host/decode_rows.c"
 }
 
-#line 45 "templates/host/program.c"
+#line 48 "templates/host/program.c"
 #line 1 "templates/host/linear_rows.c"
 // linear_rows.c -- the first rows of a page in the linear order of files (runtime/kvl_layout.h), or
 // from it.
@@ -3210,7 +3214,7 @@ static void v_linear_rows(const kvl__linear_args* a)
 #line 189 "templates/host/linear_rows.c"
 }
 
-#line 51 "templates/host/program.c"
+#line 54 "templates/host/program.c"
 #line 1 "templates/host/attend_windows.c"
 // attend_windows.c -- attention of num_heads queries over two stretches of 16-bit rows.
 //
@@ -3471,7 +3475,7 @@ static void attend_windows(const kvl__attend_args* a)
     softmax_finish(&state, a->o, a->lse);
 }
 
-#line 52 "templates/host/program.c"
+#line 55 "templates/host/program.c"
 #line 1 "templates/host/attend_pages.c"
 // attend_pages.c -- attention of num_heads queries over rows of pages, on the codes.
 //
@@ -3648,7 +3652,7 @@ static void attend_pages(const kvl__attend_args* a)
     softmax_finish(&state, a->o, a->lse);
 }
 
-#line 53 "templates/host/program.c"
+#line 56 "templates/host/program.c"
 
 // C has one name space for types and objects, so the object gets its exported name as a label.
 #define LABEL_TEXT(text) #text
@@ -3659,9 +3663,9 @@ const kvl__program program = {
     .abi            = KVL__ABI,
     .lanes          = 16,
     .k_page_bytes   = k_page_bytes,
-#line 66 "templates/host/program.c"
+#line 69 "templates/host/program.c"
     .v_page_bytes   = v_page_bytes,
-#line 68 "templates/host/program.c"
+#line 71 "templates/host/program.c"
     .scratch_bytes  = sizeof(workspace) + 64,        // room to begin at a cache line
     .encode_keys    = k_encode_rows,
     .encode_values  = v_encode_rows,

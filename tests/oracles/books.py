@@ -72,7 +72,7 @@ def levels_of(name, bits):
 
 
 def has_book(name):
-    return name in FLOATS or name in ("nl4", "lloyd", "signs")
+    return name in FLOATS or name in ("nl4", "lloyd", "signs", "pairs")
 
 
 def codes_of(y, name, bits):
@@ -85,7 +85,7 @@ def codes_of(y, name, bits):
         levels, at = levels_of(name, bits), y.astype(F64)
         at = np.clip(at, levels[0], levels[-1])
     distance = np.abs(at[:, None] - levels[None, :])
-    if name == "lloyd":                     # the middles are float32
+    if name in ("lloyd", "pairs"):          # the middles are float32
         middles = ((levels[1:] + levels[:-1]) / 2).astype(F32).astype(F64)
         return np.sum(at[:, None] >= middles[None, :], axis=1).astype(np.uint16)
     best = distance.min(axis=1)
@@ -125,8 +125,22 @@ def store_scale(wanted, meta, nearest_scale, tables, to_f16):
     return F32(table[nearest_scale(wanted, table)])
 
 
-def encode_group(x, side, nearest_scale, tables, to_f16):
-    """codes, stored scale of one group."""
+def codes_of_widths(y, widths):
+    """Of values y [d] with bits of their own: the nearest of lloyd's levels of so many, else 0."""
+    return np.array([codes_of(y[i:i + 1], "lloyd", n)[0] if n else 0
+                     for i, n in enumerate(widths)], np.uint16)
+
+
+def levels_of_widths(codes, widths):
+    """float64 levels of codes [n, d]."""
+    out = np.zeros(codes.shape)
+    for i, n in enumerate(widths):
+        out[:, i] = levels_of("lloyd", n)[codes[:, i]] if n else 0
+    return out
+
+
+def encode_group(x, side, nearest_scale, tables, to_f16, widths=None):
+    """codes, stored scale of one group; widths: of values whose bits differ."""
     x = np.asarray(x, F32)
     name, bits, fit = side["levels"], side["bits"], side["fit"]
     levels = levels_of(name, bits)
@@ -147,6 +161,8 @@ def encode_group(x, side, nearest_scale, tables, to_f16):
     inverse = F32(1) / scale if scale > 0 else F32(0)
     if fit in ("squares", "matched"):
         inverse = F32(1) / wanted if abs(wanted) > 2.0**-126 else F32(0)
+    if widths is not None:
+        return codes_of_widths(x * inverse, widths), scale
     with np.errstate(over="ignore"):
         codes = codes_of(x * inverse, name, bits)
     level = levels[codes].astype(F32)

@@ -311,12 +311,12 @@ def encode_span(x, side):
     return codes, scale, offset
 
 
-def encode_group(x, side, flag=None):
+def encode_group(x, side, flag=None, widths=None):
     """codes, scale, offset of one group x (float32), with x ~ scale * code + offset."""
     x = np.asarray(x, F32)
     if books.has_book(side["levels"]):
         tables = {"8bit": E5M3, "e4m3": E4M3}
-        codes, scale = books.encode_group(x, side, nearest_scale, tables, to_f16)
+        codes, scale = books.encode_group(x, side, nearest_scale, tables, to_f16, widths)
         return codes, scale, F32(0)
     if side["fit"] == "span" or side["fit"].startswith("shrink"):
         return encode_span(x, side)
@@ -503,7 +503,11 @@ def encode_codes(rows, side, head):
     scales, offsets = np.zeros(groups.shape[:2], F32), np.zeros(groups.shape[:2], F32)
     for i in range(groups.shape[0]):
         for j in range(groups.shape[1]):
-            codes[i, j], scales[i, j], offsets[i, j] = encode_group(groups[i, j], side)
+            widths = None
+            if side["levels"] == "pairs":
+                widths = side["tables"]["bits"][head, j * g:j * g + g]
+            codes[i, j], scales[i, j], offsets[i, j] = encode_group(groups[i, j], side,
+                                                                    widths=widths)
     codes = codes.reshape(along.shape)
     if side["axis"] == "per_channel":
         codes, scales, offsets = codes.T, scales.T, offsets.T
@@ -583,7 +587,9 @@ def decode_codes(encoded, side, head):
         axis = 1 if side["axis"] == "per_token" else 0
         scales = np.repeat(encoded["scales"].astype(F64), side["group"], axis=axis)
         offsets = np.repeat(encoded["offsets"].astype(F64), side["group"], axis=axis)
-        if books.has_book(side["levels"]):
+        if side["levels"] == "pairs":
+            codes = books.levels_of_widths(codes, side["tables"]["bits"][head])
+        elif books.has_book(side["levels"]):
             codes = books.levels_of(side["levels"], side["bits"])[codes]
         x = scales * codes + offsets
         if side["promoted"]:
@@ -662,6 +668,11 @@ def _preset(name):
         value = _side(4, 0, "per_token", "minmax", "affine", "f16")
         return key, value if name == "turboquant" else _copy(key), {"sink": 4, "recent": 128,
                                                                     "rows": "f16"}
+    if name == "block-gtq":
+        key = _side(2, 0, "per_token", "norm", "pairs", "f16")
+        value = _side(2, 0, "per_token", "matched", "lloyd", "f16")
+        value.update(transform=-1, signs=True)
+        return key, value, {"sink": 4, "recent": 128, "rows": "f16"}
     if name == "qjl":
         key = _side(0, 0, "per_token", "none", "nothing", "none")
         key.update(sketch=(2, True))

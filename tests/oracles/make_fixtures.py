@@ -183,6 +183,15 @@ CASES = [
                                                              3, 1,  96,  32, 32, 1, 30.0, 0),
     ("kitty_1",    "kivi:k1,v2,k.extra=promote20,k.place=pre_rope,rows=bf16,k.meta=f16,",
                                                              2, 1,  80,  64, 32, 1, 0.0, 0),
+    ("block_gtq",  "block-gtq:",                             4, 2,  64,  64, 64, 2, 0.0, 0),
+    ("pairs_1",    "block-gtq:k1,v2,k.shift=mean,k.meta=e4m3,",
+                                                             3, 1,  80,  64, 32, 1, 30.0, 0),
+    ("pairs_3",    "block-gtq:k3,v2,kg48,k.meta=8bit,rows=bf16,",
+                                                             6, 2,  96,  32, 32, 1, 0.0, 40),
+    ("pairs_4",    "block-gtq/kivi:k4,v3,k.extra=sparse3,k.meta=one,",
+                                                             2, 1, 128,  64, 32, 1, 0.0, 0),
+    ("pairs_rope", "block-gtq:k2,v2,k.place=pre_rope,k.shift=mean,kg32,k.extra=sketch,",
+                                                             3, 1,  96,  64, 32, 1, 0.0, 0),
     ("mean_had",   "kivi:k2,v4,shift=mean,k.transform=hadamard32,",
                                                              3, 1,  96,  64, 32, 1, 0.0, 0),
 ]
@@ -190,6 +199,7 @@ CASES = [
 # RoPE of keys, where the place is before it: name -> split halves, channels that turn, base
 ROPES = {
     "sketch_out": (1, 64, 10000.0),
+    "pairs_rope": (0, 64, 1000.0),
     "pre_rope": (0, 64, 1000.0), "pre_rope_part": (1, 48, 10000.0), "pre_rope_raw": (1, 32, 100.0),
     "norm_place": (1, 64, 10000.0), "kitty_1": (0, 80, 1000.0),
     "rotatekv": (0, 64, 1000.0), "rotatekv_2": (1, 64, 10000.0),
@@ -263,6 +273,17 @@ def make_table(letter, name, heads, shape):
         else x
 
 
+def make_pair_bits(letter, mean, heads, dim):
+    """Bits of channels: a pair has as many more than the mean as the next one has less."""
+    lcg = Lcg(fnv(f"{heads}.{dim}.1 0.{letter}.pair_bits@b{mean}".encode("ascii")))
+    bits = np.zeros((heads, dim // 4, 4), np.int64)
+    for head in range(heads):
+        for i in range(dim // 4):
+            more = (lcg.bell() & 255) % (min(mean, 6 - mean) + 1)
+            bits[head, i] = [mean + more] * 2 + [mean - more] * 2
+    return bits.reshape(heads, dim)
+
+
 def make_transform(heads, dim, is_query):
     """F = S P H, or Q = F^-T, of test_support.c: exact entries, float32 [heads, dim, dim]."""
     order = (17 * np.arange(dim) + 3) % dim
@@ -298,6 +319,10 @@ def add_tables(side, letter, heads, dim):
     if base:
         bell = (make_table(letter, base, heads, [dim]) * 4096).astype(np.int64)
         side["tables"]["base"] = ((128 + (bell & 255)) / 256).astype(np.float32)
+    if side["levels"] == "pairs":
+        bell = (make_table(letter, "pair_size", heads, [dim]) * 4096).astype(np.int64)
+        side["tables"]["base"] = ((128 + (bell & 255)) / 256).astype(np.float32)
+        side["tables"]["bits"] = make_pair_bits(letter, side["bits"], heads, dim)
     if side["meta"] == "static":
         bell = (make_table(letter, "static_half", heads, [dim]) * 4096).astype(np.int64)
         side["tables"]["half"] = ((128 + (bell & 255)) / 256).astype(np.float32)
@@ -399,7 +424,8 @@ def make(case, source=None):
     positions = range(n - queries, n)
     o, lse = oracle.attend(q, k, v, positions, soft_cap=cap, window_len=window)
     samples = [0, sink + quantized // 2 + 1, n - 1]
-    bits = [side["bits"] + ("trellis" in side["round"]) for side in (key, value)]
+    bits = [6 if side["levels"] == "pairs" else side["bits"] + ("trellis" in side["round"])
+            for side in (key, value)]
     data = side_bytes(k_heads, bits[0]) + side_bytes(v_heads, bits[1])
     data += k[samples].astype("<f4").tobytes() + v[samples].astype("<f4").tobytes()
     data += o.astype("<f4").tobytes() + lse.astype("<f4").tobytes()
