@@ -209,6 +209,7 @@ static void $(s "encode_rows")(const kvl__encode_args* a)
         //% if codec.calibrated_book then
         $(s "round_to_book")(x, a->tables, q);
         //% elseif codec.widths then
+        (void)offset;
         $(s "round_widths")(x, inverse, a->tables, q);
         //% else
         $(s "round_row")(x, offset, inverse, q);

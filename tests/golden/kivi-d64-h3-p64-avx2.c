@@ -1713,47 +1713,47 @@ INLINE void k_load_row(const uint16_t* row, const float* tables, float* x)
 
 #line 107 "templates/host/encode_rows.c"
 
-#line 220 "templates/host/encode_rows.c"
+#line 221 "templates/host/encode_rows.c"
 // Groups along tokens: group_size rows at once, each channel with its own statistics.
 static void k_encode_rows(const kvl__encode_args* a)
 {
     enum { group_size = 32 };
     for (int32_t r = 0; r < a->num_rows; r += group_size) {
         float rows[group_size][k_dim];
-#line 227 "templates/host/encode_rows.c"
+#line 228 "templates/host/encode_rows.c"
         float los[k_dim];
-#line 227 "templates/host/encode_rows.c"
+#line 228 "templates/host/encode_rows.c"
         float his[k_dim];
-#line 233 "templates/host/encode_rows.c"
+#line 234 "templates/host/encode_rows.c"
         for (int t = 0; t < group_size; ++t)
             k_load_row(a->rows + (r + t) * a->row_stride, a->tables, rows[t]);
-#line 236 "templates/host/encode_rows.c"
+#line 237 "templates/host/encode_rows.c"
         for (int i = 0; i < k_dim; ++i) {
             const float x = rows[0][i];
-#line 239 "templates/host/encode_rows.c"
+#line 240 "templates/host/encode_rows.c"
             los[i] = x;
-#line 239 "templates/host/encode_rows.c"
+#line 240 "templates/host/encode_rows.c"
             his[i] = x;
-#line 241 "templates/host/encode_rows.c"
+#line 242 "templates/host/encode_rows.c"
         }
         for (int t = 1; t < group_size; ++t) {
             for (int i = 0; i < k_dim; ++i) {
                 const float x = rows[t][i];
-#line 246 "templates/host/encode_rows.c"
+#line 247 "templates/host/encode_rows.c"
                 const float lo = los[i];
                 los[i] = x < lo ? x : lo;
-#line 246 "templates/host/encode_rows.c"
+#line 247 "templates/host/encode_rows.c"
                 const float hi = his[i];
                 his[i] = x > hi ? x : hi;
-#line 249 "templates/host/encode_rows.c"
+#line 250 "templates/host/encode_rows.c"
             }
         }
         float offset[k_dim], inverse[k_dim];
-#line 259 "templates/host/encode_rows.c"
+#line 260 "templates/host/encode_rows.c"
         for (int i = 0; i < k_dim; ++i) {
             const int row = a->first_row + r;
             const int group = k_group(i, row);
-#line 263 "templates/host/encode_rows.c"
+#line 264 "templates/host/encode_rows.c"
             const k_grid grid =
                 k_store_grid(a->page, group, los[i], his[i]);
             offset[i] = grid.offset;
@@ -1762,7 +1762,7 @@ static void k_encode_rows(const kvl__encode_args* a)
         for (int t = 0; t < group_size; ++t) {
             uint16_t q[k_dim];
             k_round_row(rows[t], offset, inverse, q);
-#line 274 "templates/host/encode_rows.c"
+#line 275 "templates/host/encode_rows.c"
             k_put_row(a->page, a->first_row + r + t, q);
         }
     }
@@ -2874,9 +2874,9 @@ static void v_encode_rows(const kvl__encode_args* a)
                 inverse[i] = grid.inverse;
             }
         }
-#line 214 "templates/host/encode_rows.c"
+#line 215 "templates/host/encode_rows.c"
         v_round_row(x, offset, inverse, q);
-#line 216 "templates/host/encode_rows.c"
+#line 217 "templates/host/encode_rows.c"
         v_put_row(a->page, row, q);
     }
 }
