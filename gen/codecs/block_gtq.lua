@@ -2,7 +2,8 @@
 --
 -- 2 bits a key in the mean, from 0 to 6 of a pair, by the energy that queries and keys have there.
 -- The source rotates the channels that have as many bits, and stores a norm for each number; here
--- pairs are in units of a calibrated size, in no other basis, and a token has one norm.
+-- pairs are in units of a calibrated size, in no other basis, and a token has one norm.  KL of
+-- SmolLM2 over one window of 1024 tokens: 159, where turboquant-mse:b2 has 246.
 
 return {
     name = "block-gtq", text = "key bits by the energy of RoPE pairs",
