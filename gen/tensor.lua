@@ -13,6 +13,10 @@
 --     values   with t = 2 a + b: columns are the pairs j of tokens 16 a + 8 b + 2 j + (0, 1);
 --              rows are the channels 32 x + 4 g + (0, 1), then (2, 3)
 -- f XOR a instead of f spreads the lanes of a load over all banks.
+--
+-- Keys per token have sums of their own for each group of channels, which meet the scale of the
+-- token there.  What a product adds up is then channels of one group: of groups of 64 n the 16 of
+-- each lane as above, else 8 of each, 32 y + 8 t ..., half of what a cell has of a token.
 
 local tensor = {}
 
@@ -54,14 +58,19 @@ local function serves_meta(d, meta)
 end
 
 -- Whether the parts of a side are those of a kernel by tensor cores.
-local function serves_side(d, axis)
+local function serves_side(d)
     local meta = d.parts.meta
-    return d.raw == "none" and not d.path and (d.bits == 2 or d.bits == 4) and d.axis == axis
+    return d.raw == "none" and not d.path and (d.bits == 2 or d.bits == 4)
         and d.head_dim % 64 == 0 and d.group_size % rows == 0
         and not d.adds and not d.parts.extra
         and not d.calibrated_book
         and not d.book and meta and serves_meta(d, meta)
-        and (axis == "per_token" or is_power(d.group_size))
+end
+
+-- Whether keys of these groups are served.
+local function serves_keys(d)
+    if d.axis == "per_channel" then return is_power(d.group_size) end
+    return d.copies == 1
 end
 
 -- The numbers of one side.  zero: in units of the scale, its code z is step z - half.
@@ -91,35 +100,68 @@ local function derive_side(d)
     return side
 end
 
+-- A literal of two f16 that are x.
+local function pair(x) return ("0x%08xu"):format(tensor.f16(x) * 0x10001) end
+
+-- What is added to zeros times `by` the step of a side.
+local function bias_of(side, by)
+    return pair(by * (-side.half - (side.two_steps and 0 or side.bias * side.step)))
+end
+
+-- Adds how keys meet queries: key_rows, the tokens that a group of keys takes or that are read
+-- together; span, the channels that products of a lane and its three neighbours add up; the numbers
+-- of a warp, of keys per token for each pair of groups of channels scales of both as f32, offsets and
+-- what those lack for being f16, 32 tokens each.
+local function add_keys(t, k)
+    t.key_rows = t.by_token and rows or k.group_size
+    t.span = t.by_token and k.group_size % 64 ~= 0 and 32 or 64
+    t.spans = k.head_dim // t.span
+    t.is_half = t.span == 32
+    t.k.words = t.is_half and 1 or t.k.words
+    if not t.by_token then
+        t.k_numbers = k.head_dim
+        t.k_rounds = (t.k_numbers + 127) // 128
+        t.k_numbers_bytes = 6 * t.k_numbers + 32
+        t.pieces = { t.k.bytes * k.head_dim // 16, k.zero_bytes * k.head_dim // 16 }
+        return
+    end
+    t.key_groups = k.head_dim // k.group_size
+    t.key_pairs = (t.key_groups + 1) // 2
+    t.k_rounds = (t.key_pairs * 16 + 31) // 32
+    t.k_numbers_bytes = 512 * t.key_pairs + 96
+    t.sums = t.key_groups > 4 and 2 or 1             -- registers of a query's sums
+    t.pieces = { t.k.bytes * t.key_groups * 2, k.zero_bytes * t.key_groups * 2 }
+end
+
 -- Returns what the kernel is made of, or false where the plain one serves.
 function tensor.plan(config, sides)
     local k, v = sides[1], sides[2]
     if config.target ~= "cuda" or config.math == "f32" or config.num_stored == 1
-       or config.page_size % rows ~= 0 or not serves_side(k, "per_channel")
-       or not serves_side(v, "per_token") then return false end
+       or config.page_size % rows ~= 0 or not serves_side(k) or not serves_side(v)
+       or not serves_keys(k) or v.axis ~= "per_token" then return false end
     local t = { k = derive_side(k), v = derive_side(v), rows = rows }
+    t.by_token = k.axis == "per_token"               -- the groups of keys
     local scale_type = t.k.scale_type
     t.exact_scales = scale_type ~= "log4" and scale_type ~= "f16"        -- of four significant bits
     -- Queries are rows, 8 heads in two parts, of which the second takes what rounding leaves of the
     -- first times a scale; or columns where heads are few: too coarse for scales in f16.
     t.tall = config.num_heads > 4
-    if not t.tall and scale_type == "f16" then return false end
+    if not t.tall and not t.by_token and scale_type == "f16" then return false end
     t.columns = t.tall and (config.num_heads + 7) // 8 or 1     -- fragments of query heads
     t.parts, t.scores = t.tall and 2 or 1, t.tall and 8 or 4    -- of a lane and fragment
-    t.quads = 2 * t.parts                            -- 16 bytes of queries of 16 channels
-    t.group_shift = 0                                -- log2 of the tokens of a group of keys
-    while k.group_size >> t.group_shift > 1 do t.group_shift = t.group_shift + 1 end
-    t.spans, t.outs = k.head_dim // 64, v.head_dim // 32
+    add_keys(t, k)
+    t.quads = 2 * t.parts * t.span // 64             -- 16 bytes of queries of a span
+    t.pair, t.bias_of = pair, bias_of
+    t.unit = t.by_token and "1.0f" or "0x1p21f"      -- of scores, in eighths
+    t.outs = v.head_dim // 32
     t.value_groups = v.head_dim // v.group_size
     -- Metadata of a step, in pieces of 16 bytes: scales and zeros of keys, then of values.
-    local k_pieces, v_pieces = k.head_dim // 16, t.value_groups * 2
-    t.pieces = { t.k.bytes * k_pieces, k.zero_bytes * k_pieces,
-                 t.v.bytes * v_pieces, v.zero_bytes * v_pieces }
+    local v_pieces = t.value_groups * 2
+    t.pieces[3], t.pieces[4] = t.v.bytes * v_pieces, v.zero_bytes * v_pieces
     t.meta_pieces = t.pieces[1] + t.pieces[2] + t.pieces[3] + t.pieces[4]
     t.stage_bytes = t.k.codes_bytes + t.v.codes_bytes + 32 + 16 * t.meta_pieces
-    -- As f16: scales and zeros of a group of keys, and of the tokens of a step.
-    t.k_numbers, t.v_numbers = k.head_dim, t.value_groups * rows
-    t.k_numbers_bytes = 6 * t.k_numbers + 32
+    -- Scales and offsets of values as f16.
+    t.v_numbers = t.value_groups * rows
     t.numbers_bytes = t.k_numbers_bytes + 4 * t.v_numbers + 64
     -- Copies of values' codes, 32 pieces of 16 bytes each, go to places that are apart by less than
     -- a constant where cells begin within one (v_byte).
@@ -127,7 +169,7 @@ function tensor.plan(config, sides)
     t.v_apart = t.v_tile % 32 ~= 0
     t.v_copies = t.v_apart and t.v.codes_bytes // 512 or 1
     -- Fragments of the queries: in registers, or in shared memory where there are many.
-    t.keeps_queries = k.copies == 1 and t.spans * t.columns * t.parts <= 4
+    t.keeps_queries = k.copies == 1 and t.spans * t.columns * t.quads <= 8
     t.query_rows = t.tall and config.num_heads or 8  -- of lanes, 4 each
     t.query_bytes = t.keeps_queries and 0 or k.copies * t.spans * t.quads * t.query_rows * 64
     t.stages = 4

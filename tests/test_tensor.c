@@ -33,6 +33,17 @@ static const shape shapes[] = {
     { "kivi:k.levels=midpoint,k.fit=rms,v.levels=symmetric,v.fit=absmax,sink=1,recent=32", 4, 1, 64,
       64, 200, 0, 0, 0 },
     { "kivi:meta=f16,kg64,vg32,sink=1,recent=64", 6, 1, 128, 64, 230, 0, 0, 0 },
+    { "rtn:k2,v2,sink=4,recent=37", 8, 1, 128, 128, 300, 0, 0, 0 },
+    { "rtn:k2,v2,sink=1,recent=32", 4, 1, 64, 64, 201, 20, 0, 1 },
+    { "rtn:k4,v2,meta=e4m3,sink=1,recent=32,chunk=8", 16, 1, 128, 64, 230, 0, 100, 0 },
+    { "rtn:b4,transform=hadamard,kg64,vg32,rows=bf16", 3, 1, 64, 128, 300, 0, 0, 0 },
+    { "rtn:k4,v4,meta=f16,sink=1,recent=32", 2, 1, 128, 128, 140, 0, 0, 0 },
+    { "rtn:k2,v2,kg32,vg32,sink=1,recent=32", 7, 1, 256, 64, 190, 0, 0, 0 },
+    { "rtn:k2,v4,kg64,meta=f16,sink=1,recent=32", 6, 1, 192, 64, 170, 0, 0, 0 },
+    { "q4_0", 8, 1, 128, 128, 190, 0, 0, 0 },
+    { "q4_0", 4, 1, 64, 64, 190, 0, 80, 0 },
+    { "quest:sink=1,recent=32", 8, 1, 128, 128, 230, 0, 0, 0 },
+    { "quarot:k2,v2,sink=1,recent=32", 4, 1, 128, 128, 230, 0, 0, 0 },
 };
 enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0] };
 

@@ -17,20 +17,24 @@
 
 //% local n = plan.tensor
 //% local k, v = n.k, n.v
-//% local function pair(x) return ("0x%08xu"):format(f16(x) * 0x10001) end
-//% local function bias_of(side, by)
-//%     return pair(by * (-side.half - (side.two_steps and 0 or side.bias * side.step)))
-//% end
+//% local pair, bias_of = n.pair, n.bias_of
 enum { step_rows = $(n.rows), columns = $(n.columns), spans = $(n.spans), outs = $(n.outs) };
 enum { value_groups = $(n.value_groups), num_stages = $(n.stages), stage_bytes = $(n.stage_bytes) };
 enum { k_codes = $(k.codes_bytes), v_codes = $(v.codes_bytes), meta_pieces = $(n.meta_pieces) };
-enum { meta_rounds = (meta_pieces + 31) / 32, k_numbers = $(n.k_numbers) };
+enum { meta_rounds = (meta_pieces + 31) / 32 };
 enum { v_numbers = $(n.v_numbers), numbers_bytes = $(n.numbers_bytes) };
-enum { k_rounds = (k_numbers + 127) / 128, v_rounds = (v_numbers + 127) / 128 };
+enum { k_rounds = $(n.k_rounds), v_rounds = (v_numbers + 127) / 128 };
 enum { zero_tiles = value_groups / 8 + 1, scores = $(n.scores) };
-// Numbers of a warp: scales of keys, their offsets, what those lack; scales and offsets of values;
-// ones.
-enum { k_low_at = 4 * k_numbers + 16, v_at = $(n.k_numbers_bytes), ones_at = v_at + 4 * v_numbers };
+// Numbers of a warp: of keys; scales and offsets of values; ones.
+enum { v_at = $(n.k_numbers_bytes), ones_at = v_at + 4 * v_numbers };
+//% if n.by_token then
+// Of keys, for each pair of groups: scales of either; then offsets, and what those lack.
+enum { key_groups = $(n.key_groups), key_pairs = $(n.key_pairs), group_spans = spans / key_groups };
+enum { k_offsets_at = key_pairs * 256 };
+//% else
+// Of keys: scales, offsets, what those lack.
+enum { k_numbers = $(n.k_numbers), k_low_at = 4 * k_numbers + 16 };
+//% end
 enum { quads = $(n.quads) };
 enum { k_cell = $(32 * k.bits), v_cell = $(32 * v.bits), k_cells = $(k.cells) };
 enum { v_cells = $(v.cells), tensor_bytes = $(n.room), v_tile = v_cells * $(2 * v.bits) };
@@ -48,7 +52,12 @@ typedef struct place {
     uint32_t k_scales, k_offsets, v_scales, v_offsets[zero_tiles];   // that its products take
     uint32_t k_into, v_into[$(into)], meta_into;     // copies
     // For two pairs of its numbers: which bytes; what makes numbers of them.
-    uint32_t k_step[2], k_bias[2], v_scale[2], v_zero[2], v_weight[2], v_shift;
+    uint32_t v_scale[2], v_zero[2], v_weight[2], v_shift;
+    //% if n.by_token then
+    uint32_t k_select, k_shift, k_offsets_to[k_rounds];
+    //% else
+    uint32_t k_step[2], k_bias[2];
+    //% end
 } place;
 
 // What a shuffle gives back is kept in registers, and not made again at each use.
@@ -89,12 +98,50 @@ INLINE int value_bit(int a, int i, int h) { return $(v.bits) * (2 * i + (h ^ a))
 INLINE int k_piece(int piece)
 {
     const int cell = piece / $(2 * k.bits);
+    //% if n.is_half then
+    return piece ^ (cell & 1);
+    //% else
     return (piece $(k.bits == 2 and "" or "^ (cell & 1) << 2")) ^ (cell >> 1 & 1);
+    //% end
 }
 
 INLINE int v_byte(int piece) { return piece * 16 + piece / v_tile * v_pad; }
 
-// The addresses of a lane, of a warp whose ring and numbers are at `ring` and `numbers`.
+//% if n.by_token then
+// Where offsets of a pair of groups begin: four pairs in different banks.
+INLINE int offsets_of(int two) { return k_offsets_at + two * 256 + two % 2 * 16 + two / 2 * 64; }
+
+//% end
+// The addresses of a lane, of a warp whose ring and numbers are at `ring` and `numbers`: of the
+// numbers of keys, of which a lane makes four at a time.
+INLINE void place_keys(uint32_t ring, uint32_t numbers, place* p)
+{
+#pragma unroll
+    for (int r = 0; r < k_rounds; ++r) {
+        //% if n.by_token then
+        // Of a pair of groups, of the tokens of a g two: words of four tokens.
+        const int two = (p->lane + 32 * r) / 16 % key_pairs, at = p->lane % 16;
+        const int word = two * 16 + at / 4 * 2 + at % 2;
+        p->k_meta[r] = kept(ring + codes_bytes + word * $(4 * k.bytes));
+        p->k_to[r] = kept(numbers + two * 256 + at * 8);
+        p->k_offsets_to[r] = kept(numbers + offsets_of(two) + at * 16);
+        //% else
+        const int word = (p->lane + 32 * r) % (k_numbers / 4);
+        p->k_meta[r] = kept(ring + codes_bytes + word * $(4 * k.bytes));
+        p->k_to[r] = kept(numbers + word * 8);
+        //% end
+    }
+    //% if n.by_token then
+    const int two = least_of($(n.sums == 2 and "p->t" or "p->t % 2"), key_pairs - 1);
+    p->k_scales = kept_if_room(numbers + $(n.tall and "p->t * 32" or "p->g * 16"));
+    p->k_offsets = kept_if_room(numbers + offsets_of(two) + p->g * 32);
+    //% else
+    p->k_scales = kept_if_room(numbers + p->t * 32);
+    p->k_offsets = kept_if_room(numbers + p->t * 32 + (p->g % 2 ? k_low_at : 2 * k_numbers));
+    //% end
+}
+
+// Of copies and of the numbers of values.
 INLINE void place_copies(uint32_t ring, uint32_t numbers, place* p)
 {
     enum { k_meta_bytes = $(16 * (n.pieces[1] + n.pieces[2])) };
@@ -106,15 +153,10 @@ INLINE void place_copies(uint32_t ring, uint32_t numbers, place* p)
     //% else
     p->meta_into = p->v_into[0] + (codes_bytes - k_codes);
     //% end
-#pragma unroll
-    for (int r = 0; r < k_rounds; ++r) {
-        const int word = (p->lane + 32 * r) % (k_numbers / 4);
-        p->k_meta[r] = kept(ring + codes_bytes + word * $(4 * k.bytes));
-        p->k_to[r] = kept(numbers + word * 8);
-    }
+    place_keys(ring, numbers, p);
 #pragma unroll
     for (int r = 0; r < v_rounds; ++r) {
-        //% if n.k_numbers == n.v_numbers and k.bytes == v.bytes then
+        //% if not n.by_token and n.k_numbers == n.v_numbers and k.bytes == v.bytes then
         p->v_meta[r] = p->k_meta[r] + k_meta_bytes;
         p->v_to[r] = p->k_to[r] + v_at;
         //% else
@@ -123,8 +165,6 @@ INLINE void place_copies(uint32_t ring, uint32_t numbers, place* p)
         p->v_to[r] = kept(numbers + v_at + word * 8);
         //% end
     }
-    p->k_scales = kept_if_room(numbers + p->t * 32);
-    p->k_offsets = kept_if_room(numbers + p->t * 32 + (p->g % 2 ? k_low_at : 2 * k_numbers));
     p->v_scales = kept_if_room(numbers + v_at + p->t * 16);
 #pragma unroll
     for (int i = 0; i < zero_tiles; ++i)
@@ -140,12 +180,14 @@ INLINE place place_of(uint32_t ring, uint32_t numbers)
     place p = { lane, lane / 4, lane % 4, lane / 16, lane / 8 % 2, lane / 4 % 2, lane / 2 % 2,
                 lane % 2 };
     place_copies(ring, numbers, &p);
-    //% local swap = k.bits == 2 and "p.t / 2" or "((p.t % 2) << 2 | p.t / 2)"
+    //% local swap = (k.bits == 2 or n.is_half) and "p.t / 2" or "((p.t % 2) << 2 | p.t / 2)"
+    //% local cell = n.is_half and "p.t / 2" or "p.t"
+    //% local word = n.is_half and k.bits == 4 and " + p.t % 2 * 64" or ""
 #pragma unroll
     for (int i = 0; i < 2; ++i)
         for (int h = 0; h < 2; ++h) {
-            const int key = (p.a * k_cells + p.t) * k_cell + p.e * 4 + (h ^ p.a) * 8
-                            + ((2 * p.b + i) ^ $(swap)) * 16;
+            const int key = (p.a * k_cells + $(cell)) * k_cell + p.e * 4 + (h ^ p.a) * 8
+                            + ((2 * p.b + i) ^ $(swap)) * 16$(word);
             for (int w = 0; w < $(k.words); ++w) p.key[2 * i + h][w] = kept(ring + (key ^ w * 64));
             p.value_mask[i][h] = kept($(v.mask) << value_bit(p.va, i, h));
         }
@@ -153,13 +195,22 @@ INLINE place place_of(uint32_t ring, uint32_t numbers)
     const int value = p.g / 4 * $(2 * v.bits) + $(half_at) + p.g % 4;
     p.value = kept(ring + k_codes + v_byte(p.va * v_tile + value));
     p.v_shift = kept(p.vb * 8);
+    //% if n.by_token then
+    // Tokens e and e + 2 of four, the later one first for a = 1.
+    const int e = lane / 2 % 2, a = lane / 8 % 2;
+    //% local bytes = "((e + 2 * a) * 0x11 + (e + 2 - 2 * a) * 0x1100 + 0x4040)"
+    p.k_select = kept($(k.bytes == 1 and bytes or "e ? 0x7632 : 0x5410"));
+    p.k_shift = $(n.is_half and k.bits == 2 and "kept(p.t % 2 * 8)" or "0");
+    //% end
     //% local k_up = k.bits .. " * (2 * (lane % 2) + h)"
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        const int a = lane / 4 % 2, i = lane % 2;
+        //% if not n.by_token then
         const uint32_t k_up = ($(k_up) & 7) * 0x04000400u;
         p.k_step[h] = kept($(pair(k.step / 8)) + k_up);
         p.k_bias[h] = kept($(bias_of(k, 1 / 8)) + k_up);
+        //% end
+        const int a = lane / 4 % 2, i = lane % 2;
         p.v_scale[h] = kept(high_selector(h ^ a));
         p.v_zero[h] = kept(low_selector(h ^ a));
         p.v_weight[h] = kept((15 + 3 - value_bit(a, i, h)) * 0x04000400);
@@ -190,7 +241,7 @@ INLINE void enter_page(feed* f, int lane, int row, int in_page)
 {
     f->codes = (const unsigned char*)f->next + (f->codes_at + in_page / step_rows * k_codes);
     for (int r = 0; r < meta_rounds; ++r) {
-        //% if sides[1].group_size == n.rows then
+        //% if n.key_rows == n.rows then
         const int at = in_page / step_rows * f->meta_step[r];
         //% else
         const bool of_k = lane + 32 * r < $(n.pieces[1] + n.pieces[2]);
@@ -216,12 +267,19 @@ INLINE void start_feed(feed* f, const kvl__device_seq* s, int head, int row, int
         const int piece = lane + 32 * r, of_k = piece < ks + kz;
         const int is_zero = of_k ? piece >= ks : piece >= ks + kz + vs;
         const int i = piece - (of_k ? is_zero * ks : ks + kz + is_zero * vs);
+        //% if n.by_token then
+        enum { of_key_group = $(2 * k.bytes), k_step_bytes = $(n.rows * k.bytes) };
+        const int k_meta = (is_zero ? k_zeros_at : k_scales_at)
+                           + i / of_key_group * (page_size * $(k.bytes)) + i % of_key_group * 16;
+        //% else
+        enum { k_step_bytes = $(sides[1].head_dim * k.bytes) };
         const int k_meta = (is_zero ? k_zeros_at : k_scales_at) + i * 16;
+        //% end
         enum { of_group = $(2 * v.bytes) };          // of values, a step
         const int v_meta = (is_zero ? v_zeros_at : v_scales_at)
                            + i / of_group * (page_size * $(v.bytes)) + i % of_group * 16;
-        f->meta_step[r] = kept(of_k ? $(sides[1].head_dim * k.bytes) : $(n.rows * v.bytes));
-        const int before = $(sides[1].group_size == n.rows and "f->meta_step[r]" or "0");
+        f->meta_step[r] = kept(of_k ? k_step_bytes : $(n.rows * v.bytes));
+        const int before = $(n.key_rows == n.rows and "f->meta_step[r]" or "0");
         f->meta_at[r] = kept(at + (of_k ? k_meta : keys_bytes + v_meta) - before);
     }
     f->left = 0;
@@ -232,7 +290,7 @@ INLINE void start_feed(feed* f, const kvl__device_seq* s, int head, int row, int
 }
 
 // Whether the group of keys that a row is in has not been read by this warp.
-INLINE bool is_fresh(int row, int first) { return row == first || row % k_group_size == 0; }
+INLINE bool is_fresh(int row, int first) { return row == first || row % $(n.key_rows) == 0; }
 
 // Asks for the bytes of the step at `row`, into the stage at offset `to`.
 INLINE void ask(feed* f, const place& p, int head, int row, uint32_t to)
@@ -262,14 +320,14 @@ INLINE void ask(feed* f, const place& p, int head, int row, uint32_t to)
     for (int r = 0; r < meta_rounds; ++r) {
         const int piece = p.lane + 32 * r;
         bool wanted = meta_pieces % 32 == 0 || piece < meta_pieces;
-        //% if sides[1].group_size > n.rows then
+        //% if n.key_rows > n.rows then
         const bool of_k = piece < $(n.pieces[1] + n.pieces[2]);
         if (of_k && !is_fresh(row, f->row)) wanted = false;
         //% else
         f->meta[r] += f->meta_step[r];
         //% end
         if (wanted) copy_16<0, 0>(p.meta_into + 512 * r + to, f->meta[r]);
-        //% if sides[1].group_size > n.rows then
+        //% if n.key_rows > n.rows then
         if (of_k && (row + step_rows) % k_group_size != 0) continue;
         f->meta[r] += f->meta_step[r];
         //% end
@@ -295,39 +353,6 @@ INLINE uint32_t $(one[1] .. "_zeros")(uint32_t word, uint32_t selector, uint32_t
 
 //% end
 //% end
-// Of a group of keys: scales as pairs [channel], offsets, and what offsets lack for being f16.
-INLINE void read_key_numbers(const place& p, uint32_t stage)
-{
-#pragma unroll
-    for (int r = 0; r < k_rounds; ++r) {
-        const uint32_t at = p.k_meta[r] + stage;
-        //% if k.bytes == 2 then
-        const uint2 both = shared_8(at);
-        //% else
-        const uint32_t word = shared_4(at);
-        //% local of = "pair_of_" .. k.scale_type
-        const uint2 both = { $(of)(word, high_selector(0)), $(of)(word, high_selector(1)) };
-        //% end
-        store_shared_8(p.k_to[r], both);
-        //% local offset_of = "both"
-        //% if k.zero_type == "none" then
-        const uint2 z = { p.k_bias[0], p.k_bias[1] };
-        //% elseif k.bytes == 2 then
-        //% offset_of = "stored"
-        const uint2 stored = shared_8(at + 2 * k_numbers), z = { p.k_step[0], p.k_step[1] };
-        //% else
-        const uint32_t zeros = $(k.packed and "word" or "shared_4(at + k_numbers)");
-        const uint2 z = { k_zeros(zeros, low_selector(0), p.k_step[0], p.k_bias[0]),
-                          k_zeros(zeros, low_selector(1), p.k_step[1], p.k_bias[1]) };
-        //% end
-        const uint2 offsets = { pair_mul($(offset_of).x, z.x), pair_mul($(offset_of).y, z.y) };
-        const uint2 low = { pair_mul_sub($(offset_of).x, z.x, offsets.x),
-                            pair_mul_sub($(offset_of).y, z.y, offsets.y) };
-        store_shared_8(p.k_to[r] + 2 * k_numbers, offsets);
-        store_shared_8(p.k_to[r] + k_low_at, low);
-    }
-}
-
 // A mask of two tokens of a step: which of them are in [begin, end).
 INLINE uint32_t seen_pair(int token, int begin, int end)
 {
@@ -405,11 +430,18 @@ INLINE pair4 load_pairs(uint32_t at) { return pairs_of(shared_16(at)); }
 // which the first has 7 bits.  Where heads are rows a lane has both parts of head 8 c + g, in rows
 // g and g + 8: of pairs 2 m and 2 m + 1 four registers, first factors.  Else part g % 2 of head
 // g / 2, in column g: of pairs 4 m, 4 m + 2, then 4 m + 1, 4 m + 3 two registers, second factors.
+//% if n.by_token then
+// Sums over groups, for their offsets: lane t has a pair of groups; both parts of pair t, or of up
+// to two pairs part t / 2 of pair t % 2.
+//% end
 typedef struct queries {
     //% if n.keeps_queries then
     uint4 of[columns][spans][quads];
     //% end
     uint32_t shared[columns];                  // of the lane, else
+    //% if n.by_token then
+    uint32_t sums[columns][$(n.sums)];
+    //% end
     float up[columns];                         // what a head's were divided by
 } queries;
 
@@ -419,15 +451,18 @@ INLINE int query_at(int copy, int span, int quad)
     return ((copy * spans + span) * quads + quad) * $(n.query_rows * 64);
 }
 
-// Rounds 16 channels times `down` to two parts, in the order of fragments.
-INLINE void split_queries(const float* from, float down, const place& p, uint4* to)
+// Rounds a lane's channels of a span times `down` to two parts, in the order of fragments.  Returns
+// the sum of what is rounded.
+INLINE float split_queries(const float* from, float down, const place& p, uint4* to)
 {
-    uint32_t high[8], low[8];
+    uint32_t high[$(n.span // 8)], low[$(n.span // 8)];
+    float sum = 0.0f;
 #pragma unroll
-    for (int m = 0; m < 8; ++m) {
+    for (int m = 0; m < $(n.span // 8); ++m) {
         const float by = down * float_of((uint32_t)(127 - ($(k.bits) * m & 7)) << 23);
         const float2 two = *(const float2*)(from + 2 * m);
         const float y = two.x * by, z = two.y * by;
+        sum += two.x * down + two.y * down;
         high[m] = pair_of(float_of(bits_of(y) & 0xfffe0000u), float_of(bits_of(z) & 0xfffe0000u));
         low[m] = pair_of(y - f32_of_f16(high[m] & 0xffffu), z - f32_of_f16(high[m] >> 16));
         //% if not n.tall then
@@ -443,7 +478,34 @@ INLINE void split_queries(const float* from, float down, const place& p, uint4* 
         //% end
         to[m] = quad;
     }
+    return sum;
 }
+
+//% if n.by_token then
+// sums: of a query head's groups, of each lane t its own share.
+INLINE void place_sums(const place& p, const float* sums, uint32_t* to)
+{
+    float first = 0.0f, second = 0.0f;
+#pragma unroll
+    for (int group = 0; group < key_groups; ++group) {
+        float sum = sums[group] + __shfl_xor_sync(0xffffffffu, sums[group], 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        if (group / 2 != $(n.sums == 2 and "p.t" or "p.t % 2")) continue;
+        if (group % 2) second = sum;
+        else first = sum;
+    }
+    const uint32_t high = pair_of(first, second);
+    const uint32_t low = pair_of(first - f32_of_f16(high & 0xffffu),
+                                 second - f32_of_f16(high >> 16));
+    //% if n.sums == 2 then
+    to[0] = high;
+    to[1] = low;
+    //% else
+    to[0] = p.t < 2 ? high : low;
+    //% end
+}
+
+//% end
 
 INLINE void load_fragments(const kvl__device_attend& a, int query, int head, const place& p,
                            unsigned char* shared, queries* q)
@@ -470,12 +532,21 @@ INLINE void load_fragments(const kvl__device_attend& a, int query, int head, con
         const float down = h >= num_heads ? 0.0f : exponent < 2u ? 1.0f
                            : float_of(exponent < 252u ? (253u - exponent) << 23 : 0x7fc00000u);
         q->up[column] = exponent < 2u ? 1.0f : float_of((exponent + 1u) << 23);
+        //% local of_lane = ("y * %d + p.t * %d"):format(n.span, n.span // 4)
+        //% if n.by_token then
+        float sums[key_groups] = { 0.0f };
+        //% end
 #pragma unroll
         for (int copy = 0; copy < copies; ++copy)
 #pragma unroll
             for (int y = 0; y < spans; ++y) {
                 uint4 to[quads];
-                split_queries(from + copy * head_dim_k + y * 64 + p.t * 16, down, p, to);
+                const float sum = split_queries(from + copy * head_dim_k + $(of_lane), down, p, to);
+                //% if n.by_token then
+                sums[y / group_spans] += sum;
+                //% else
+                (void)sum;
+                //% end
                 //% if n.keeps_queries then
                 // Through shared memory they come to registers that lie side by side.
                 for (int m = 0; m < quads; ++m) {
@@ -490,6 +561,9 @@ INLINE void load_fragments(const kvl__device_attend& a, int query, int head, con
                     store_shared_16(q->shared[column] + query_at(copy, y, m), to[m]);
                 //% end
             }
+        //% if n.by_token then
+        place_sums(p, sums, q->sums[column]);
+        //% end
     }
 }
 
@@ -524,90 +598,11 @@ INLINE uint32_t v_pick(uint32_t word, const place& p, int i, int h)
     //% end
 }
 
-// The products of 16 channels of a group, 64 y + 16 t ..., with codes and with offsets.
-//% if n.tall then
-INLINE void multiply_keys(const uint32_t (*word)[$(k.words)], int m, pair4 q, const pair4* scales,
-                          const pair4* offsets, float (*s)[4], float (*zero)[4])
-{
-    uint32_t b[4];                     // two parts of one pair, then of the next
-    for (int i = 0; i < 2; ++i) {
-        const uint32_t scale = scales[m / 2].of[m % 2 * 2 + i];
-        b[2 * i] = pair_mul(q.of[2 * i], scale);
-        //% if n.exact_scales then
-        b[2 * i + 1] = pair_mul(q.of[2 * i + 1], scale);
-        //% else
-        b[2 * i + 1] = pair_mul_add(q.of[2 * i + 1], scale,
-                                    pair_mul_sub(q.of[2 * i], scale, b[2 * i]));
-        //% end
-    }
-    multiply(zero[0], q.of[0], q.of[1], q.of[2], q.of[3], offsets[m / 2].of[m % 2 * 2],
-             offsets[m / 2].of[m % 2 * 2 + 1]);
-#pragma unroll
-    for (int f = 0; f < 4; ++f)
-        multiply(s[f], b[0], b[1], b[2], b[3], k_pick(word[f], 2 * m), k_pick(word[f], 2 * m + 1));
-}
+//% if n.by_token then
+#include "tensor_token_keys.cuh"
 //% else
-// Offsets are right in rows g for pairs 0 and 2 of four, in rows g + 8 for pairs 1 and 3; in even
-// rows, and what they lack in odd ones.
-INLINE void multiply_keys(const uint32_t (*word)[$(k.words)], int m, pair4 q, const pair4* scales,
-                          const pair4* offsets, float (*s)[4], float (*zero)[4])
-{
-    const pair4 z = offsets[m];
-#pragma unroll
-    for (int v = 0; v < 2; ++v) {
-        const int first = 4 * m + v, second = first + 2;
-        const uint32_t b0 = pair_mul(q.of[2 * v], scales[m].of[v]);
-        const uint32_t b1 = pair_mul(q.of[2 * v + 1], scales[m].of[v + 2]);
-        multiply(zero[v], z.of[0], z.of[1], z.of[2], z.of[3], q.of[2 * v], q.of[2 * v + 1]);
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-            multiply(s[i], k_pick(word[2 * i], first), k_pick(word[2 * i + 1], first),
-                     k_pick(word[2 * i], second), k_pick(word[2 * i + 1], second), b0, b1);
-    }
-}
+#include "tensor_channel_keys.cuh"
 //% end
-
-// The scores of a step, without softmax's factors: 2^21 s + zero.
-INLINE void score_step(const place& p, uint32_t stage, const queries& q, const int* basis,
-                       float (*s)[scores], float* zero)
-{
-    float sums[columns][scores / 2][4], zeros[columns][2][4];
-    for (int c = 0; c < columns; ++c)
-        for (int r = 0; r < 4; ++r) {
-            zeros[c][0][r] = zeros[c][1][r] = 0.0f;
-            for (int f = 0; f < scores / 2; ++f) sums[c][f][r] = 0.0f;
-        }
-#pragma unroll
-    for (int y = 0; y < spans; ++y) {
-        const uint32_t at = p.k_scales + y * 128, offset = p.k_offsets + y * 128;
-        const pair4 scales[2] = { load_pairs(at), load_pairs(at + 16) };
-        const pair4 offsets[2] = { load_pairs(offset), load_pairs(offset + 16) };
-        uint32_t word[4][$(k.words)];
-#pragma unroll
-        for (int f = 0; f < 4; ++f)
-            for (int w = 0; w < $(k.words); ++w)
-                word[f][w] = shared_4(p.key[f][w] + stage + y * 4 * k_cell);
-#pragma unroll
-        for (int c = 0; c < columns; ++c)
-#pragma unroll
-            for (int m = 0; m < quads; ++m)
-                multiply_keys(word, m, query_pairs(q, basis[y], c, y, m), scales, offsets, sums[c],
-                              zeros[c]);
-    }
-    // Parts are in rows g and g + 8, or in columns 2 t and 2 t + 1.
-    //% local apart = n.tall and "x / 2][x % 2" or "x / 2][x % 2 * 2"
-    //% local other = n.tall and "x / 2][x % 2 + 2" or "x / 2][x % 2 * 2 + 1"
-#pragma unroll
-    for (int c = 0; c < columns; ++c) {
-        for (int x = 0; x < scores; ++x) s[c][x] = sums[c][$(apart)] + sums[c][$(other)];
-        //% if n.tall then
-        zero[c] = zeros[c][0][0] + zeros[c][0][2] + (zeros[c][0][1] + zeros[c][0][3]);
-        //% else
-        zero[c] = zeros[c][0][0] + zeros[c][0][1] + (zeros[c][1][2] + zeros[c][1][3]);
-        zero[c] += __shfl_xor_sync(0xffffffffu, zero[c], 4);
-        //% end
-    }
-}
 
 // What a warp has: of the lane's query heads head_of(p, c), and outputs of heads 8 c + 2 t + r, or
 // of head t, r = 0.
@@ -622,6 +617,12 @@ typedef struct partial {
     float lift;
 } partial;
 
+// A score in eighths, before its factor.
+INLINE float eighths_of(float s, float zero)
+{
+    return $(n.by_token and "s" or "mul_add(s, 0x1p21f, zero)");
+}
+
 // The soft cap and ALiBi.
 INLINE void bend_scores(const kvl__device_attend& a, const place& p, int query, int head, int row,
                         int64_t position, const float* factor, float (*s)[scores], float* zero)
@@ -635,7 +636,7 @@ INLINE void bend_scores(const kvl__device_attend& a, const place& p, int query, 
         for (int i = 0; i < scores; ++i) {
             const int h = least_of(head_of(p, c), num_heads - 1);
             const float by = factor[c];
-            float x = mul_add(s[c][i], 0x1p21f, zero[c]) * by * (1.0f / log2_e);
+            float x = eighths_of(s[c][i], zero[c]) * by * (1.0f / log2_e);
             if (a.soft_cap > 0.0f) {
                 //% if sides[1].shift then
                 x += ((const float*)a.bias)[first + h];
@@ -648,7 +649,7 @@ INLINE void bend_scores(const kvl__device_attend& a, const place& p, int query, 
             if (a.slopes)
                 x = mul_add(((const float*)a.slopes)[head * num_heads + h],
                             (float)(int)(at - position), x);
-            s[c][i] = __fdividef(x * log2_e, by * 0x1p21f);
+            s[c][i] = __fdividef(x * log2_e, by * $(n.unit));
         }
     for (int c = 0; c < columns; ++c) zero[c] = 0.0f;
 }
@@ -673,7 +674,7 @@ INLINE void raise_top(const place& p, const float (*s)[scores], const float* zer
     for (int c = 0; c < columns; ++c) {
         float top = s[c][0];
         for (int i = 1; i < scores; ++i) top = fmaxf(top, s[c][i]);
-        top = fmaxf(o->top[c], mul_add(top, 0x1p21f, zero[c]) * factor[c]);
+        top = fmaxf(o->top[c], eighths_of(top, zero[c]) * factor[c]);
         for (int d = least_apart; d <= most_apart; d *= 2)
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, d));
         const float shrink = power_of_two(o->top[c] - top);
@@ -697,7 +698,8 @@ INLINE bool weigh_scores(const float* factor, const float (*s)[scores], const fl
     uint32_t beyond = 0;
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
-        const float by = factor[c] * 0x1p21f, from = mul_add(zero[c], factor[c], o.base[c]);
+        //% local from = n.by_token and "o.base[c]" or "mul_add(zero[c], factor[c], o.base[c])"
+        const float by = factor[c] * $(n.unit), from = $(from);
         float e[scores];
         for (int i = 0; i < scores; ++i) e[i] = power_of_two(mul_add(s[c][i], by, from));
         for (int f = 0; f < 4; ++f) {
@@ -932,21 +934,6 @@ INLINE void start_partial(float lift, partial* o)
     }
 }
 
-// The bases that a lane's channels 64 y + 16 t ... of a group are in.
-INLINE void read_basis(const unsigned char* meta, const place& p, int* basis)
-{
-    for (int y = 0; y < spans; ++y) basis[y] = 0;
-    //% if sides[1].copies > 1 then
-    const bool whole = meta[k_numbers] & 1;
-#pragma unroll
-    for (int y = 0; y < spans; ++y) {
-        enum { piece = $(sides[1].choice_piece) };
-        const int channel = (y * 64 + p.t * 16) / piece * piece;
-        basis[y] = whole ? 2 : meta[channel] >> 7;
-    }
-    //% end
-}
-
 // What the steps of a warp have in common.
 typedef struct warp_task {
     const kvl__device_attend* a;
@@ -960,9 +947,11 @@ typedef struct warp_task {
 INLINE void read_numbers(const warp_task& w, const unsigned char* ring, const place& p,
                          uint32_t stage, int row, bool inside, int* basis)
 {
-    if ($(sides[1].group_size == n.rows and "true" or "is_fresh(row, w.first)")) {
+    if ($(n.key_rows == n.rows and "true" or "is_fresh(row, w.first)")) {
         read_key_numbers(p, stage);
+        //% if not n.by_token then
         read_basis(ring + stage + codes_bytes, p, basis);
+        //% end
     }
     read_value_numbers(p, stage, inside, w.begin - row, w.end - row);
 }
@@ -991,7 +980,7 @@ INLINE void attend_steps(warp_task* w, const kvl__device_seq* s, const place& p,
     const int share = (steps + cta_warps - 1) / cta_warps, warp = threadIdx.x / 32;
     const int after = uniform((before + least_of(steps, (warp + 1) * share)) * step_rows);
     uint32_t stage = 0, stage_before = (num_stages - 1) * stage_bytes;
-    int basis[spans];
+    int basis[spans] = { 0 };
     feed f;
     w->first = uniform((before + least_of(steps, warp * share)) * step_rows);
     // Rows of steps that are seen whole, as products alone: none where scores are bent.
