@@ -109,9 +109,9 @@ local function bias_of(side, by)
 end
 
 -- Adds how keys meet queries: key_rows, the tokens that a group of keys takes or that are read
--- together; span, the channels that products of a lane and its three neighbours add up; the numbers
--- of a warp, of keys per token for each pair of groups of channels scales of both as f32, offsets and
--- what those lack for being f16, 32 tokens each.
+-- together; span, the channels that products of a lane and its three neighbours add up; and the
+-- bytes of a warp's numbers, of keys per token for each pair of groups of channels scales of both
+-- as f32, offsets, and what those lack for being f16, 32 tokens each.
 local function add_keys(t, k)
     t.key_rows = t.by_token and rows or k.group_size
     t.span = t.by_token and k.group_size % 64 ~= 0 and 32 or 64
@@ -147,7 +147,11 @@ function tensor.plan(config, sides)
     -- first times a scale; or columns where heads are few: too coarse for scales in f16.
     t.tall = config.num_heads > 4
     if not t.tall and not t.by_token and scale_type == "f16" then return false end
-    t.columns = t.tall and (config.num_heads + 7) // 8 or 1     -- fragments of query heads
+    -- Fragments of query heads.  Beside sums of groups there are registers for one: more heads read
+    -- keys and values again, in a second pass.
+    local tiles = t.tall and (config.num_heads + 7) // 8 or 1
+    t.columns, t.passes = t.by_token and 1 or tiles, t.by_token and tiles or 1
+    t.pass_heads = t.passes > 1 and 8 or config.num_heads
     t.parts, t.scores = t.tall and 2 or 1, t.tall and 8 or 4    -- of a lane and fragment
     add_keys(t, k)
     t.quads = 2 * t.parts * t.span // 64             -- 16 bytes of queries of a span
@@ -170,7 +174,7 @@ function tensor.plan(config, sides)
     t.v_copies = t.v_apart and t.v.codes_bytes // 512 or 1
     -- Fragments of the queries: in registers, or in shared memory where there are many.
     t.keeps_queries = k.copies == 1 and t.spans * t.columns * t.quads <= 8
-    t.query_rows = t.tall and config.num_heads or 8  -- of lanes, 4 each
+    t.query_rows = t.tall and t.pass_heads or 8      -- of lanes, 4 each
     t.query_bytes = t.keeps_queries and 0 or k.copies * t.spans * t.quads * t.query_rows * 64
     t.stages = 4
     local function room() return warps * (t.stages * t.stage_bytes + t.numbers_bytes)

@@ -35,7 +35,7 @@ static const shape shapes[] = {
     { "kivi:meta=f16,kg64,vg32,sink=1,recent=64", 6, 1, 128, 64, 230, 0, 0, 0 },
     { "rtn:k2,v2,sink=4,recent=37", 8, 1, 128, 128, 300, 0, 0, 0 },
     { "rtn:k2,v2,sink=1,recent=32", 4, 1, 64, 64, 201, 20, 0, 1 },
-    { "rtn:k4,v2,meta=e4m3,sink=1,recent=32,chunk=8", 16, 1, 128, 64, 230, 0, 100, 0 },
+    { "rtn:k4,v2,meta=e4m3,sink=1,recent=32,chunk=8", 13, 1, 128, 64, 230, 0, 100, 0 },
     { "rtn:b4,transform=hadamard,kg64,vg32,rows=bf16", 3, 1, 64, 128, 300, 0, 0, 0 },
     { "rtn:k4,v4,meta=f16,sink=1,recent=32", 2, 1, 128, 128, 140, 0, 0, 0 },
     { "rtn:k2,v2,kg32,vg32,sink=1,recent=32", 7, 1, 256, 64, 190, 0, 0, 0 },
@@ -44,6 +44,7 @@ static const shape shapes[] = {
     { "q4_0", 4, 1, 64, 64, 190, 0, 80, 0 },
     { "quest:sink=1,recent=32", 8, 1, 128, 128, 230, 0, 0, 0 },
     { "quarot:k2,v2,sink=1,recent=32", 4, 1, 128, 128, 230, 0, 0, 0 },
+    { "rtn:k2,v2,sink=1,recent=32", 16, 1, 128, 128, 200, 20, 0, 1 },
 };
 enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0] };
 

@@ -63,11 +63,11 @@ typedef struct place {
 // What a shuffle gives back is kept in registers, and not made again at each use.
 INLINE int kept(int x) { return __shfl_sync(0xffffffffu, x, threadIdx.x % 32); }
 
-// The same where registers are left: beside two tiles of heads sm_75, whose products take more of
-// them, would spill.
+// The same where registers are left: beside two tiles of heads, or more than four groups of a key,
+// sm_75, whose products take more of them, would spill.
 INLINE int kept_if_room(int x)
 {
-    //% if n.columns > 1 then
+    //% if n.columns > 1 or n.sums == 2 then
 #if __CUDA_ARCH__ < 800
     return x;
 #else
@@ -88,7 +88,8 @@ INLINE int token_of(const place& p, int x)
     //% end
 }
 
-// The query head of a lane's scores: of the fragment's rows g, or of its pairs of columns t.
+// The query head of a lane's scores, of those of a pass: of the fragment's rows g, or of its pairs
+// of columns t.
 INLINE int head_of(const place& p, int column) { return $(n.tall and "column * 8 + p.g" or "p.t"); }
 
 // The bit at which the code of a lane's pair j = 2 i + (h ^ a) of values is.
@@ -182,12 +183,12 @@ INLINE place place_of(uint32_t ring, uint32_t numbers)
     place_copies(ring, numbers, &p);
     //% local swap = (k.bits == 2 or n.is_half) and "p.t / 2" or "((p.t % 2) << 2 | p.t / 2)"
     //% local cell = n.is_half and "p.t / 2" or "p.t"
-    //% local word = n.is_half and k.bits == 4 and " + p.t % 2 * 64" or ""
+    //% local half = n.is_half and k.bits == 4 and "p.t % 2 * 64" or "0"
 #pragma unroll
     for (int i = 0; i < 2; ++i)
         for (int h = 0; h < 2; ++h) {
             const int key = (p.a * k_cells + $(cell)) * k_cell + p.e * 4 + (h ^ p.a) * 8
-                            + ((2 * p.b + i) ^ $(swap)) * 16$(word);
+                            + ((2 * p.b + i) ^ $(swap)) * 16 + $(half);
             for (int w = 0; w < $(k.words); ++w) p.key[2 * i + h][w] = kept(ring + (key ^ w * 64));
             p.value_mask[i][h] = kept($(v.mask) << value_bit(p.va, i, h));
         }
@@ -507,17 +508,18 @@ INLINE void place_sums(const place& p, const float* sums, uint32_t* to)
 
 //% end
 
-INLINE void load_fragments(const kvl__device_attend& a, int query, int head, const place& p,
-                           unsigned char* shared, queries* q)
+INLINE void load_fragments(const kvl__device_attend& a, int query, int head, int first_head,
+                           const place& p, unsigned char* shared, queries* q)
 {
     enum { copies = $(sides[1].copies), plain = $(sides[1].turns and 1 or 0) };
 #pragma unroll
     for (int column = 0; column < columns; ++column) {
-        const int h = $(n.tall and "column * 8 + p.g" or "p.g / 2");
+        const int h = first_head + $(n.tall and "column * 8 + p.g" or "p.g / 2");
         const int of = least_of(h, num_heads - 1);
         const int64_t row = (query * (int64_t)gridDim.y + head) * num_heads + of;
         const float* from = (const float*)a.prepared + row * a.query_floats + plain * head_dim_k;
-        q->shared[column] = shared_address(shared) + $(n.tall and "of" or "p.g") * 64 + p.t * 16;
+        //% local of_row = n.tall and (n.passes > 1 and "p.g" or "of") or "p.g"
+        q->shared[column] = shared_address(shared) + $(of_row) * 64 + p.t * 16;
         float top = 0.0f;
 #pragma unroll 1
         for (int i = p.t * 4; i < copies * head_dim_k; i += 16) {
@@ -556,7 +558,7 @@ INLINE void load_fragments(const kvl__device_attend& a, int query, int head, con
                 }
                 //% else
                 if (threadIdx.x / 32 != (column + copy) % cta_warps) continue;
-                if (h >= $(n.query_rows)) continue;
+                if (h - first_head >= $(n.query_rows)) continue;
                 for (int m = 0; m < quads; ++m)
                     store_shared_16(q->shared[column] + query_at(copy, y, m), to[m]);
                 //% end
@@ -621,37 +623,6 @@ typedef struct partial {
 INLINE float eighths_of(float s, float zero)
 {
     return $(n.by_token and "s" or "mul_add(s, 0x1p21f, zero)");
-}
-
-// The soft cap and ALiBi.
-INLINE void bend_scores(const kvl__device_attend& a, const place& p, int query, int head, int row,
-                        int64_t position, const float* factor, float (*s)[scores], float* zero)
-{
-    const float log2_e = 1.44269504f;
-    //% if sides[1].shift then
-    const int64_t first = (query * (int64_t)gridDim.y + head) * num_heads;
-    //% end
-#pragma unroll
-    for (int c = 0; c < columns; ++c)
-        for (int i = 0; i < scores; ++i) {
-            const int h = least_of(head_of(p, c), num_heads - 1);
-            const float by = factor[c];
-            float x = eighths_of(s[c][i], zero[c]) * by * (1.0f / log2_e);
-            if (a.soft_cap > 0.0f) {
-                //% if sides[1].shift then
-                x += ((const float*)a.bias)[first + h];
-                //% end
-                // tanh y = 1 - 2 / (e^(2 y) + 1)
-                const float e = power_of_two(x * (2.0f * log2_e / a.soft_cap));
-                x = a.soft_cap - __fdividef(2.0f * a.soft_cap, e + 1.0f);
-            }
-            const int at = row + token_of(p, i) + a.windows.sink_len;
-            if (a.slopes)
-                x = mul_add(((const float*)a.slopes)[head * num_heads + h],
-                            (float)(int)(at - position), x);
-            s[c][i] = __fdividef(x * log2_e, by * $(n.unit));
-        }
-    for (int c = 0; c < columns; ++c) zero[c] = 0.0f;
 }
 
 // Rows outside of [begin, end) of the step are not seen.
@@ -811,14 +782,15 @@ INLINE void store_partial(const partial& o, const place& p, results* w)
     }
 }
 
-// The part's result, of all warps.
-INLINE void store_results(const kvl__device_attend& a, int query, int head, int part, float lift,
-                          const results& w)
+// The part's result, of all warps: of query heads from first_head on.
+INLINE void store_results(const kvl__device_attend& a, int query, int head, int first_head,
+                          int part, float lift, const results& w)
 {
-    const int64_t first = (query * (int64_t)gridDim.y + head) * num_heads;
+    const int64_t first = (query * (int64_t)gridDim.y + head) * num_heads + first_head;
+    const int heads = least_of(num_heads - first_head, $(n.pass_heads));
     float* to = (float*)a.o_part + (first * a.parts + part) * head_dim_v;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < num_heads * head_dim_v; i += cta_threads) {
+    for (int i = threadIdx.x; i < heads * head_dim_v; i += cta_threads) {
         const int h = i / head_dim_v, channel = i % head_dim_v;
         float top = w.top[0][h], sum = 0.0f, out = 0.0f;
         for (int warp = 1; warp < cta_warps; ++warp) top = most(top, w.top[warp][h]);
@@ -937,11 +909,43 @@ INLINE void start_partial(float lift, partial* o)
 // What the steps of a warp have in common.
 typedef struct warp_task {
     const kvl__device_attend* a;
-    int query, head, begin, end;       // rows that are seen
+    int query, head, first_head, begin, end;         // rows that are seen
     int first, plain;                  // the warp's first row; whether scores are products alone
     int64_t position;
     float factor[columns];
 } warp_task;
+
+// The soft cap and ALiBi.
+INLINE void bend_scores(const warp_task& w, const place& p, int row, float (*s)[scores],
+                        float* zero)
+{
+    const kvl__device_attend& a = *w.a;
+    const float log2_e = 1.44269504f;
+    //% if sides[1].shift then
+    const int64_t first = (w.query * (int64_t)gridDim.y + w.head) * num_heads;
+    //% end
+#pragma unroll
+    for (int c = 0; c < columns; ++c)
+        for (int i = 0; i < scores; ++i) {
+            const int h = least_of(w.first_head + head_of(p, c), num_heads - 1);
+            const float by = w.factor[c];
+            float x = eighths_of(s[c][i], zero[c]) * by * (1.0f / log2_e);
+            if (a.soft_cap > 0.0f) {
+                //% if sides[1].shift then
+                x += ((const float*)a.bias)[first + h];
+                //% end
+                // tanh y = 1 - 2 / (e^(2 y) + 1)
+                const float e = power_of_two(x * (2.0f * log2_e / a.soft_cap));
+                x = a.soft_cap - __fdividef(2.0f * a.soft_cap, e + 1.0f);
+            }
+            const int at = row + token_of(p, i) + a.windows.sink_len;
+            if (a.slopes)
+                x = mul_add(((const float*)a.slopes)[w.head * num_heads + h],
+                            (float)(int)(at - w.position), x);
+            s[c][i] = __fdividef(x * log2_e, by * $(n.unit));
+        }
+    for (int c = 0; c < columns; ++c) zero[c] = 0.0f;
+}
 
 // The numbers of a step in a stage, as pairs.
 INLINE void read_numbers(const warp_task& w, const unsigned char* ring, const place& p,
@@ -964,7 +968,7 @@ INLINE void take_step(const warp_task& w, const place& p, uint32_t stage, const 
     uint32_t weights[columns][4];
     score_step(p, stage, q, basis, s, zero);
     if (!inside) {
-        if (!w.plain) bend_scores(*w.a, p, w.query, w.head, row, w.position, w.factor, s, zero);
+        if (!w.plain) bend_scores(w, p, row, s, zero);
         hide_scores(p, w.begin - row, w.end - row, s);
     }
     weigh_step(p, w.factor, s, zero, o, weights);
@@ -1008,25 +1012,27 @@ INLINE void attend_steps(warp_task* w, const kvl__device_seq* s, const place& p,
     copies_wait<0>();
 }
 
-INLINE void attend_split(const kvl__device_attend& a, const kvl__device_seq* s, int query, int head,
-                         int part, int begin, int end, int64_t position, unsigned char* room)
+// The query heads of a pass, those from first_head on.  Returns whether 16 bits hold them: if not,
+// nothing is stored.
+INLINE bool attend_heads(const kvl__device_attend& a, const kvl__device_seq* s, int query, int head,
+                         int first_head, int part, int begin, int end, int64_t position,
+                         const place& p, unsigned char* room)
 {
     enum { of_warp = num_stages * stage_bytes + numbers_bytes };
     __shared__ int is_odd[cta_warps];
-    unsigned char* ring = room + threadIdx.x / 32 * of_warp;
-    const uint32_t ring_at = shared_address(ring);
-    const place p = place_of(ring_at, ring_at + num_stages * stage_bytes);
+    const unsigned char* ring = room + threadIdx.x / 32 * of_warp;
     queries q;
 #pragma unroll 1
     for (int attempt = 0; attempt < 2; ++attempt) {
         partial o;
         start_partial(attempt ? -7.0f : 6.0f, &o);
-        load_fragments(a, query, head, p, room + cta_warps * of_warp, &q);
+        load_fragments(a, query, head, first_head, p, room + cta_warps * of_warp, &q);
         __syncthreads();
         warp_task w;
         w.a = &a;
         w.query = query;
         w.head = head;
+        w.first_head = first_head;
         w.begin = begin;
         w.end = end;
         w.plain = !(a.soft_cap > 0.0f || a.slopes);
@@ -1043,9 +1049,31 @@ INLINE void attend_split(const kvl__device_attend& a, const kvl__device_seq* s, 
         if (!(is_odd[0] | is_odd[1] | is_odd[2] | is_odd[3])) {
             store_partial(o, p, (results*)room);
             __syncthreads();
-            store_results(a, query, head, part, o.lift, *(const results*)room);
-            return;
+            store_results(a, query, head, first_head, part, o.lift, *(const results*)room);
+            return true;
         }
     }
-    attend_by_floats(a, s, query, head, part, begin, end, position, (float*)room);
+    return false;
+}
+
+INLINE void attend_split(const kvl__device_attend& a, const kvl__device_seq* s, int query, int head,
+                         int part, int begin, int end, int64_t position, unsigned char* room)
+{
+    enum { of_warp = num_stages * stage_bytes + numbers_bytes };
+    const uint32_t ring_at = shared_address(room + threadIdx.x / 32 * of_warp);
+    //% if n.passes > 1 then
+#pragma unroll 1
+    for (int first_head = 0; first_head < num_heads; first_head += $(n.pass_heads)) {
+        const place p = place_of(ring_at, ring_at + num_stages * stage_bytes);
+        if (!attend_heads(a, s, query, head, first_head, part, begin, end, position, p, room)) {
+            attend_by_floats(a, s, query, head, part, begin, end, position, (float*)room);
+            return;
+        }
+        __syncthreads();
+    }
+    //% else
+    const place p = place_of(ring_at, ring_at + num_stages * stage_bytes);
+    if (!attend_heads(a, s, query, head, 0, part, begin, end, position, p, room))
+        attend_by_floats(a, s, query, head, part, begin, end, position, (float*)room);
+    //% end
 }

@@ -137,23 +137,24 @@ INLINE void multiply_codes(const uint32_t (*word)[$(k.words)], int m, pair4 q, f
     //% end
 }
 
-// The sums of a group of channels.
-INLINE void multiply_group(const place& p, uint32_t stage, const queries& q, int group,
-                           float (*sums)[scores / 2][4])
+// The sums of a group whose words are given join the scores of a fragment of heads.
+INLINE void add_group(const uint32_t (*word)[4][$(k.words)], const queries& q, int group, int c,
+                      const pair4* scale, float* s)
 {
+    float sums[scores / 2][4];
+    for (int i = 0; i < 2 * scores; ++i) sums[i / 4][i % 4] = 0.0f;
 #pragma unroll
-    for (int y = group * group_spans; y < (group + 1) * group_spans; ++y) {
-        uint32_t word[4][$(k.words)];
+    for (int y = 0; y < group_spans; ++y)
 #pragma unroll
-        for (int f = 0; f < 4; ++f)
-            for (int w = 0; w < $(k.words); ++w)
-                word[f][w] = shared_4(p.key[f][w] + stage + y * $(n.span // 16) * k_cell)
-                             >> p.k_shift;
-#pragma unroll
-        for (int c = 0; c < columns; ++c)
-#pragma unroll
-            for (int m = 0; m < quads; ++m)
-                multiply_codes(word, m, query_pairs(q, 0, c, y, m), sums[c]);
+        for (int m = 0; m < quads; ++m)
+            multiply_codes(word[y], m, query_pairs(q, 0, c, group * group_spans + y, m), sums);
+    // Parts are in rows g and g + 8, or in columns 2 t and 2 t + 1.
+    //% local apart = n.tall and "x / 2][x % 2" or "x / 2][x % 2 * 2"
+    //% local other = n.tall and "x / 2][x % 2 + 2" or "x / 2][x % 2 * 2 + 1"
+    for (int x = 0; x < scores; ++x) {
+        const float by = float_of($(n.tall and "scale[x % 2].of[x / 2]" or "scale[0].of[x]"));
+        s[x] = mul_add(sums[$(apart)], by, s[x]);
+        s[x] = mul_add(sums[$(other)], by, s[x]);
     }
 }
 
@@ -168,25 +169,18 @@ INLINE void score_step(const place& p, uint32_t stage, const queries& q, const i
         zero[c] = 0.0f;
         multiply_offsets(offsets, q.sums[c], s[c]);
     }
-    // Parts are in rows g and g + 8, or in columns 2 t and 2 t + 1.
-    //% local apart = n.tall and "x / 2][x % 2" or "x / 2][x % 2 * 2"
-    //% local other = n.tall and "x / 2][x % 2 + 2" or "x / 2][x % 2 * 2 + 1"
-    //% local scale = n.tall and "scale[x % 2].of[x / 2]" or "scale[0].of[x]"
 #pragma unroll
     for (int group = 0; group < key_groups; ++group) {
-        float sums[columns][scores / 2][4];
-        for (int c = 0; c < columns; ++c)
-            for (int i = 0; i < 2 * scores; ++i) sums[c][i / 4][i % 4] = 0.0f;
-        multiply_group(p, stage, q, group, sums);
-        const uint32_t at = p.k_scales + group * 128;
+        uint32_t word[group_spans][4][$(k.words)];
+        for (int i = 0; i < group_spans * 4 * $(k.words); ++i) {
+            const int y = i / (4 * $(k.words)), f = i / $(k.words) % 4, w = i % $(k.words);
+            const uint32_t at = (group * group_spans + y) * $(n.span // 16) * k_cell;
+            word[y][f][w] = shared_4(p.key[f][w] + stage + at) >> p.k_shift;
+        }
         pair4 scale[$(n.parts)];
-        for (int i = 0; i < $(n.parts); ++i) scale[i] = load_pairs(at + i * 16);
+        for (int i = 0; i < $(n.parts); ++i)
+            scale[i] = load_pairs(p.k_scales + group * 128 + i * 16);
 #pragma unroll
-        for (int c = 0; c < columns; ++c)
-            for (int x = 0; x < scores; ++x) {
-                const float by = float_of($(scale));
-                s[c][x] = mul_add(sums[c][$(apart)], by, s[c][x]);
-                s[c][x] = mul_add(sums[c][$(other)], by, s[c][x]);
-            }
+        for (int c = 0; c < columns; ++c) add_group(word, q, group, c, scale, s[c]);
     }
 }
