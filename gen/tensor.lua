@@ -51,10 +51,15 @@ local function planes_of(bits)
     return p
 end
 
--- Whether metadata of one byte in steps, or f16 without flags, whose offset is stored as it is.
+-- Whether an offset is stored in units of the scale, as what is subtracted from codes.
+local function is_point(meta) return meta.offset == "-scale * zero" end
+
+-- Whether metadata of one byte in steps, or f16 without flags, whose offset is stored as it is or
+-- in units of the scale.
 local function serves_meta(d, meta)
     if meta.scale_bytes == 1 then return meta.steps end
-    return meta.scale_type == "f16" and d.copies == 1 and (not d.has_zero or meta.offset == "zero")
+    return meta.scale_type == "f16" and d.copies == 1
+        and (not d.has_zero or meta.offset == "zero" or is_point(meta))
 end
 
 -- Whether the parts of a side are those of a kernel by tensor cores.
@@ -82,13 +87,13 @@ local function derive_side(d)
         codes_bytes = rows * d.head_dim * d.bits // 8,
         bytes = meta.scale_bytes, scale_type = meta.scale_type,
         zero_type = d.has_zero and meta.zero_type or "none",
-        packed = meta.packed or false,
+        packed = meta.packed or false, is_point = d.has_zero and is_point(meta),
         mask = ("0x%08xu"):format(((1 << d.bits) - 1) * 0x10001),
     }
     -- What is taken from each code: code_max / 2, or 2^(bits - 1) where levels are centered.
     local half = d.parts.levels.is_centered and 1 << d.bits - 1 or d.code_max / 2
     if d.has_zero and meta.zero_type == "f16" then  -- an offset
-        side.step, side.two_steps, side.bias, side.half = 1, false, 0, 1
+        side.step, side.two_steps, side.bias, side.half = side.is_point and -1 or 1, false, 0, 1
     elseif d.has_zero then
         local bias = meta.zero_type == "i8" and 1024 + 128 or 1024 + 8
         side.step = (1 << d.bits) / meta.steps

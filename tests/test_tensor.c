@@ -45,6 +45,9 @@ static const shape shapes[] = {
     { "quest:sink=1,recent=32", 8, 1, 128, 128, 230, 0, 0, 0 },
     { "quarot:k2,v2,sink=1,recent=32", 4, 1, 128, 128, 230, 0, 0, 0 },
     { "rtn:k2,v2,sink=1,recent=32", 16, 1, 128, 128, 200, 20, 0, 1 },
+    { "kv-int4", 6, 1, 64, 128, 190, 0, 0, 0 },
+    { "kivi:fit=span,round=nearest_up,meta=f16_point,kg64,sink=0,recent=64", 8, 1, 64, 64, 200, 0,
+      0, 0 },
 };
 enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0] };
 

@@ -23,6 +23,9 @@ INLINE void read_key_numbers(const place& p, uint32_t stage)
         //% local offset_of = "both"
         //% if k.zero_type == "none" then
         const uint2 z = { p.k_bias[0], p.k_bias[1] };
+        //% elseif k.is_point then
+        const uint2 stored = shared_8(at + 2 * k_numbers);
+        const uint2 z = { pair_mul(stored.x, p.k_step[0]), pair_mul(stored.y, p.k_step[1]) };
         //% elseif k.bytes == 2 then
         //% offset_of = "stored"
         const uint2 stored = shared_8(at + 2 * k_numbers), z = { p.k_step[0], p.k_step[1] };

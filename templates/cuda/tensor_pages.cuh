@@ -3,7 +3,8 @@
 // A warp has every fourth part of a split, 32 tokens a step: copies of them arrive in its ring in
 // shared memory while it works on earlier ones.  Where a lane's numbers are, and in which bits, is
 // in gen/tensor.lua and docs/cuda.md.  Scores are float32 sums of products of codes with
-//     query * scale      in two parts of f16 whose sum has 17 bits or more
+//     query * scale      in two parts of f16 whose sum has 17 bits or more, of keys per channel
+//     query              the same, of keys per token, whose scales meet sums of a group in float32
 // and outputs are float32 sums of products of codes with
 //     weight * scale     rounded to f16 twice
 // Offsets of groups are f16 too: scale times zero, of which 11 bits or fewer are seldom cut.  They
@@ -397,9 +398,11 @@ INLINE void read_value_numbers(const place& p, uint32_t stage, bool inside, int 
         }
         const uint2 scales = { pair_mul(both.x, p.v_weight[0]), pair_mul(both.y, p.v_weight[1]) };
         store_shared_8(p.v_to[r], scales);
-        //% local offset_of = v.bytes == 2 and has_zero and "stored" or "both"
+        //% local offset_of = v.bytes == 2 and has_zero and not v.is_point and "stored" or "both"
         //% if not has_zero then
         const uint2 z = { $(pair(-8 * v.half)), $(pair(-8 * v.half)) };
+        //% elseif v.is_point then
+        const uint2 z = { pair_mul(stored.x, $(pair(-8))), pair_mul(stored.y, $(pair(-8))) };
         //% elseif v.bytes == 2 then
         const uint2 z = { $(pair(8)), $(pair(8)) };
         //% else

@@ -65,9 +65,14 @@ INLINE void read_key_numbers(const place& p, uint32_t stage)
         //% if k.zero_type == "none" then
         const uint2 z = { $(n.bias_of(k, 1 / 8)), $(n.bias_of(k, 1 / 8)) };
         //% elseif k.bytes == 2 then
-        //% offset_of = "stored"
         const uint2 stored = both_groups(p, at + $(zeros_at), next + $(zeros_at));
-        const uint2 z = { $(n.pair(1 / 8)), $(n.pair(1 / 8)) };
+        const uint32_t step = $(n.pair(k.step / 8));
+        //% if k.is_point then
+        const uint2 z = { pair_mul(stored.x, step), pair_mul(stored.y, step) };
+        //% else
+        //% offset_of = "stored"
+        const uint2 z = { step, step };
+        //% end
         //% else
         //% local zeros = ("both_groups(p, at + %s, next + %s)"):format(zeros_at, zeros_at)
         const uint32_t zeros = $(k.packed and "word" or zeros);
