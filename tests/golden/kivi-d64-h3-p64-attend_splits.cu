@@ -1137,7 +1137,8 @@ INLINE void store_part(const kvl__device_attend& a, int query, int head, int par
 // A warp has every fourth part of a split, 32 tokens a step: copies of them arrive in its ring in
 // shared memory while it works on earlier ones.  Where a lane's numbers are, and in which bits, is
 // in gen/tensor.lua and docs/cuda.md.  Scores are float32 sums of products of codes with
-//     query * scale      in two parts of f16 whose sum has 17 bits or more
+//     query * scale      in two parts of f16 whose sum has 17 bits or more, of keys per channel
+//     query              the same, of keys per token, whose scales meet sums of a group in float32
 // and outputs are float32 sums of products of codes with
 //     weight * scale     rounded to f16 twice
 // Offsets of groups are f16 too: scale times zero, of which 11 bits or fewer are seldom cut.  They
@@ -1361,23 +1362,26 @@ INLINE uint32_t pair_of_low4(uint32_t word, uint32_t selector)
     return low_bytes(word & 0x0f0f0f0fu, selector);
 }
 
-#line 17 "templates/cuda/tensor_pages.cuh"
+#line 18 "templates/cuda/tensor_pages.cuh"
 
-#line 24 "templates/cuda/tensor_pages.cuh"
+#line 22 "templates/cuda/tensor_pages.cuh"
 enum { step_rows = 32, columns = 1, spans = 1, outs = 2 };
 enum { value_groups = 2, num_stages = 4, stage_bytes = 1312 };
 enum { k_codes = 512, v_codes = 512, meta_pieces = 16 };
-enum { meta_rounds = (meta_pieces + 31) / 32, k_numbers = 64 };
+enum { meta_rounds = (meta_pieces + 31) / 32 };
 enum { v_numbers = 64, numbers_bytes = 736 };
-enum { k_rounds = (k_numbers + 127) / 128, v_rounds = (v_numbers + 127) / 128 };
+enum { k_rounds = 1, v_rounds = (v_numbers + 127) / 128 };
 enum { zero_tiles = value_groups / 8 + 1, scores = 4 };
-// Numbers of a warp: scales of keys, their offsets, what those lack; scales and offsets of values;
-// ones.
-enum { k_low_at = 4 * k_numbers + 16, v_at = 416, ones_at = v_at + 4 * v_numbers };
+// Numbers of a warp: of keys; scales and offsets of values; ones.
+enum { v_at = 416, ones_at = v_at + 4 * v_numbers };
+#line 36 "templates/cuda/tensor_pages.cuh"
+// Of keys: scales, offsets, what those lack.
+enum { k_numbers = 64, k_low_at = 4 * k_numbers + 16 };
+#line 39 "templates/cuda/tensor_pages.cuh"
 enum { quads = 2 };
 enum { k_cell = 64, v_cell = 64, k_cells = 4 };
 enum { v_cells = 4, tensor_bytes = 23936, v_tile = v_cells * 4 };
-#line 38 "templates/cuda/tensor_pages.cuh"
+#line 43 "templates/cuda/tensor_pages.cuh"
 enum { v_pad = 32, codes_bytes = k_codes + v_codes + v_pad };      // of a stage, then metadata
 
 // Where lane 4 g + t is in a fragment; g = 4 a + 2 b + e, t = 2 va + vb.  Addresses are of shared
@@ -1391,30 +1395,34 @@ typedef struct place {
     uint32_t k_scales, k_offsets, v_scales, v_offsets[zero_tiles];   // that its products take
     uint32_t k_into, v_into[1], meta_into;     // copies
     // For two pairs of its numbers: which bytes; what makes numbers of them.
-    uint32_t k_step[2], k_bias[2], v_scale[2], v_zero[2], v_weight[2], v_shift;
+    uint32_t v_scale[2], v_zero[2], v_weight[2], v_shift;
+#line 60 "templates/cuda/tensor_pages.cuh"
+    uint32_t k_step[2], k_bias[2];
+#line 62 "templates/cuda/tensor_pages.cuh"
 } place;
 
 // What a shuffle gives back is kept in registers, and not made again at each use.
 INLINE int kept(int x) { return __shfl_sync(0xffffffffu, x, threadIdx.x % 32); }
 
-// The same where registers are left: beside two tiles of heads sm_75, whose products take more of
-// them, would spill.
+// The same where registers are left: beside two tiles of heads, or more than four groups of a key,
+// sm_75, whose products take more of them, would spill.
 INLINE int kept_if_room(int x)
 {
-#line 68 "templates/cuda/tensor_pages.cuh"
+#line 78 "templates/cuda/tensor_pages.cuh"
     return kept(x);
-#line 70 "templates/cuda/tensor_pages.cuh"
+#line 80 "templates/cuda/tensor_pages.cuh"
 }
 
 // Of a query head of a lane: the token of the step that its score x is of.
 INLINE int token_of(const place& p, int x)
 {
-#line 78 "templates/cuda/tensor_pages.cuh"
+#line 88 "templates/cuda/tensor_pages.cuh"
     return 16 * p.a + 8 * p.b + p.e + 2 * (x ^ p.a);
-#line 80 "templates/cuda/tensor_pages.cuh"
+#line 90 "templates/cuda/tensor_pages.cuh"
 }
 
-// The query head of a lane's scores: of the fragment's rows g, or of its pairs of columns t.
+// The query head of a lane's scores, of those of a pass: of the fragment's rows g, or of its pairs
+// of columns t.
 INLINE int head_of(const place& p, int column) { return p.t; }
 
 // The bit at which the code of a lane's pair j = 2 i + (h ^ a) of values is.
@@ -1424,36 +1432,50 @@ INLINE int value_bit(int a, int i, int h) { return 2 * (2 * i + (h ^ a)) & 7; }
 INLINE int k_piece(int piece)
 {
     const int cell = piece / 4;
+#line 106 "templates/cuda/tensor_pages.cuh"
     return (piece ) ^ (cell >> 1 & 1);
+#line 108 "templates/cuda/tensor_pages.cuh"
 }
 
 INLINE int v_byte(int piece) { return piece * 16 + piece / v_tile * v_pad; }
 
-// The addresses of a lane, of a warp whose ring and numbers are at `ring` and `numbers`.
+#line 117 "templates/cuda/tensor_pages.cuh"
+// The addresses of a lane, of a warp whose ring and numbers are at `ring` and `numbers`: of the
+// numbers of keys, of which a lane makes four at a time.
+INLINE void place_keys(uint32_t ring, uint32_t numbers, place* p)
+{
+#pragma unroll
+    for (int r = 0; r < k_rounds; ++r) {
+#line 131 "templates/cuda/tensor_pages.cuh"
+        const int word = (p->lane + 32 * r) % (k_numbers / 4);
+        p->k_meta[r] = kept(ring + codes_bytes + word * 4);
+        p->k_to[r] = kept(numbers + word * 8);
+#line 135 "templates/cuda/tensor_pages.cuh"
+    }
+#line 141 "templates/cuda/tensor_pages.cuh"
+    p->k_scales = kept_if_room(numbers + p->t * 32);
+    p->k_offsets = kept_if_room(numbers + p->t * 32 + (p->g % 2 ? k_low_at : 2 * k_numbers));
+#line 144 "templates/cuda/tensor_pages.cuh"
+}
+
+// Of copies and of the numbers of values.
 INLINE void place_copies(uint32_t ring, uint32_t numbers, place* p)
 {
     enum { k_meta_bytes = 128 };
     p->k_into = kept(ring + k_piece(p->lane) * 16);
     for (int i = 0; i < 1; ++i)
         p->v_into[i] = kept(ring + k_codes + v_byte(p->lane + i * 32));
-#line 105 "templates/cuda/tensor_pages.cuh"
+#line 154 "templates/cuda/tensor_pages.cuh"
     p->meta_into = kept(ring + codes_bytes + p->lane * 16);
-#line 109 "templates/cuda/tensor_pages.cuh"
-#pragma unroll
-    for (int r = 0; r < k_rounds; ++r) {
-        const int word = (p->lane + 32 * r) % (k_numbers / 4);
-        p->k_meta[r] = kept(ring + codes_bytes + word * 4);
-        p->k_to[r] = kept(numbers + word * 8);
-    }
+#line 158 "templates/cuda/tensor_pages.cuh"
+    place_keys(ring, numbers, p);
 #pragma unroll
     for (int r = 0; r < v_rounds; ++r) {
-#line 118 "templates/cuda/tensor_pages.cuh"
+#line 162 "templates/cuda/tensor_pages.cuh"
         p->v_meta[r] = p->k_meta[r] + k_meta_bytes;
         p->v_to[r] = p->k_to[r] + v_at;
-#line 125 "templates/cuda/tensor_pages.cuh"
+#line 169 "templates/cuda/tensor_pages.cuh"
     }
-    p->k_scales = kept_if_room(numbers + p->t * 32);
-    p->k_offsets = kept_if_room(numbers + p->t * 32 + (p->g % 2 ? k_low_at : 2 * k_numbers));
     p->v_scales = kept_if_room(numbers + v_at + p->t * 16);
 #pragma unroll
     for (int i = 0; i < zero_tiles; ++i)
@@ -1469,26 +1491,28 @@ INLINE place place_of(uint32_t ring, uint32_t numbers)
     place p = { lane, lane / 4, lane % 4, lane / 16, lane / 8 % 2, lane / 4 % 2, lane / 2 % 2,
                 lane % 2 };
     place_copies(ring, numbers, &p);
-#line 144 "templates/cuda/tensor_pages.cuh"
+#line 188 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int i = 0; i < 2; ++i)
         for (int h = 0; h < 2; ++h) {
             const int key = (p.a * k_cells + p.t) * k_cell + p.e * 4 + (h ^ p.a) * 8
-                            + ((2 * p.b + i) ^ p.t / 2) * 16;
+                            + ((2 * p.b + i) ^ p.t / 2) * 16 + 0;
             for (int w = 0; w < 1; ++w) p.key[2 * i + h][w] = kept(ring + (key ^ w * 64));
             p.value_mask[i][h] = kept(0x00030003u << value_bit(p.va, i, h));
         }
-#line 153 "templates/cuda/tensor_pages.cuh"
+#line 197 "templates/cuda/tensor_pages.cuh"
     const int value = p.g / 4 * 4 + 0 + p.g % 4;
     p.value = kept(ring + k_codes + v_byte(p.va * v_tile + value));
     p.v_shift = kept(p.vb * 8);
-#line 157 "templates/cuda/tensor_pages.cuh"
+#line 208 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        const int a = lane / 4 % 2, i = lane % 2;
+#line 211 "templates/cuda/tensor_pages.cuh"
         const uint32_t k_up = (2 * (2 * (lane % 2) + h) & 7) * 0x04000400u;
         p.k_step[h] = kept(0x24002400u + k_up);
         p.k_bias[h] = kept(0xcc8ccc8cu + k_up);
+#line 215 "templates/cuda/tensor_pages.cuh"
+        const int a = lane / 4 % 2, i = lane % 2;
         p.v_scale[h] = kept(high_selector(h ^ a));
         p.v_zero[h] = kept(low_selector(h ^ a));
         p.v_weight[h] = kept((15 + 3 - value_bit(a, i, h)) * 0x04000400);
@@ -1509,7 +1533,7 @@ typedef struct feed {
     int codes_at, meta_at[meta_rounds], meta_step[meta_rounds];      // in a page; a step on
 } feed;
 
-#line 185 "templates/cuda/tensor_pages.cuh"
+#line 238 "templates/cuda/tensor_pages.cuh"
 // So that offsets of all copies are small.
 enum { middle_at = 896 };
 
@@ -1518,9 +1542,9 @@ INLINE void enter_page(feed* f, int lane, int row, int in_page)
 {
     f->codes = (const unsigned char*)f->next + (f->codes_at + in_page / step_rows * k_codes);
     for (int r = 0; r < meta_rounds; ++r) {
-#line 194 "templates/cuda/tensor_pages.cuh"
+#line 247 "templates/cuda/tensor_pages.cuh"
         const int at = in_page / step_rows * f->meta_step[r];
-#line 200 "templates/cuda/tensor_pages.cuh"
+#line 253 "templates/cuda/tensor_pages.cuh"
         f->meta[r] = (const unsigned char*)f->next + (f->meta_at[r] + at);
     }
     const int rows = f->end - row;
@@ -1540,11 +1564,14 @@ INLINE void start_feed(feed* f, const kvl__device_seq* s, int head, int row, int
         const int piece = lane + 32 * r, of_k = piece < ks + kz;
         const int is_zero = of_k ? piece >= ks : piece >= ks + kz + vs;
         const int i = piece - (of_k ? is_zero * ks : ks + kz + is_zero * vs);
+#line 277 "templates/cuda/tensor_pages.cuh"
+        enum { k_step_bytes = 64 };
         const int k_meta = (is_zero ? k_zeros_at : k_scales_at) + i * 16;
+#line 280 "templates/cuda/tensor_pages.cuh"
         enum { of_group = 2 };          // of values, a step
         const int v_meta = (is_zero ? v_zeros_at : v_scales_at)
                            + i / of_group * (page_size * 1) + i % of_group * 16;
-        f->meta_step[r] = kept(of_k ? 64 : 32);
+        f->meta_step[r] = kept(of_k ? k_step_bytes : 32);
         const int before = f->meta_step[r];
         f->meta_at[r] = kept(at + (of_k ? k_meta : keys_bytes + v_meta) - before);
     }
@@ -1556,7 +1583,7 @@ INLINE void start_feed(feed* f, const kvl__device_seq* s, int head, int row, int
 }
 
 // Whether the group of keys that a row is in has not been read by this warp.
-INLINE bool is_fresh(int row, int first) { return row == first || row % k_group_size == 0; }
+INLINE bool is_fresh(int row, int first) { return row == first || row % 32 == 0; }
 
 // Asks for the bytes of the step at `row`, into the stage at offset `to`.
 INLINE void ask(feed* f, const place& p, int head, int row, uint32_t to)
@@ -1567,72 +1594,47 @@ INLINE void ask(feed* f, const place& p, int head, int row, uint32_t to)
     }
     --f->left;
     f->codes += k_codes;
-#line 254 "templates/cuda/tensor_pages.cuh"
+#line 314 "templates/cuda/tensor_pages.cuh"
     copy_16<0, -896>(p.k_into + to, f->codes);
-#line 259 "templates/cuda/tensor_pages.cuh"
+#line 319 "templates/cuda/tensor_pages.cuh"
     copy_16<0, 384>(p.v_into[0] + to, f->codes);
-#line 261 "templates/cuda/tensor_pages.cuh"
+#line 321 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int r = 0; r < meta_rounds; ++r) {
         const int piece = p.lane + 32 * r;
         bool wanted = meta_pieces % 32 == 0 || piece < meta_pieces;
-#line 269 "templates/cuda/tensor_pages.cuh"
+#line 329 "templates/cuda/tensor_pages.cuh"
         f->meta[r] += f->meta_step[r];
-#line 271 "templates/cuda/tensor_pages.cuh"
+#line 331 "templates/cuda/tensor_pages.cuh"
         if (wanted) copy_16<0, 0>(p.meta_into + 512 * r + to, f->meta[r]);
-#line 276 "templates/cuda/tensor_pages.cuh"
+#line 336 "templates/cuda/tensor_pages.cuh"
     }
 }
 
 // NUMBERS: scales, and offsets: scales times zeros, which are in units of the scale.  Those of keys
 // are 2^(bit - 3) times, bit that of the code that they are for, in the exponents of step and bias.
 
-#line 285 "templates/cuda/tensor_pages.cuh"
+#line 345 "templates/cuda/tensor_pages.cuh"
 INLINE uint32_t k_zeros(uint32_t word, uint32_t selector, uint32_t step,
                                       uint32_t bias)
 {
     const uint32_t x = pair_of_i8(word, selector);
-#line 292 "templates/cuda/tensor_pages.cuh"
+#line 352 "templates/cuda/tensor_pages.cuh"
     return pair_mul_add(x, step, bias);
-#line 294 "templates/cuda/tensor_pages.cuh"
+#line 354 "templates/cuda/tensor_pages.cuh"
 }
 
-#line 285 "templates/cuda/tensor_pages.cuh"
+#line 345 "templates/cuda/tensor_pages.cuh"
 INLINE uint32_t v_zeros(uint32_t word, uint32_t selector, uint32_t step,
                                       uint32_t bias)
 {
     const uint32_t x = pair_of_i8(word, selector);
-#line 292 "templates/cuda/tensor_pages.cuh"
+#line 352 "templates/cuda/tensor_pages.cuh"
     return pair_mul_add(x, step, bias);
-#line 294 "templates/cuda/tensor_pages.cuh"
+#line 354 "templates/cuda/tensor_pages.cuh"
 }
 
-#line 298 "templates/cuda/tensor_pages.cuh"
-// Of a group of keys: scales as pairs [channel], offsets, and what offsets lack for being f16.
-INLINE void read_key_numbers(const place& p, uint32_t stage)
-{
-#pragma unroll
-    for (int r = 0; r < k_rounds; ++r) {
-        const uint32_t at = p.k_meta[r] + stage;
-#line 307 "templates/cuda/tensor_pages.cuh"
-        const uint32_t word = shared_4(at);
-#line 309 "templates/cuda/tensor_pages.cuh"
-        const uint2 both = { pair_of_e5m3(word, high_selector(0)), pair_of_e5m3(word, high_selector(1)) };
-#line 311 "templates/cuda/tensor_pages.cuh"
-        store_shared_8(p.k_to[r], both);
-#line 319 "templates/cuda/tensor_pages.cuh"
-        const uint32_t zeros = shared_4(at + k_numbers);
-        const uint2 z = { k_zeros(zeros, low_selector(0), p.k_step[0], p.k_bias[0]),
-                          k_zeros(zeros, low_selector(1), p.k_step[1], p.k_bias[1]) };
-#line 323 "templates/cuda/tensor_pages.cuh"
-        const uint2 offsets = { pair_mul(both.x, z.x), pair_mul(both.y, z.y) };
-        const uint2 low = { pair_mul_sub(both.x, z.x, offsets.x),
-                            pair_mul_sub(both.y, z.y, offsets.y) };
-        store_shared_8(p.k_to[r] + 2 * k_numbers, offsets);
-        store_shared_8(p.k_to[r] + k_low_at, low);
-    }
-}
-
+#line 358 "templates/cuda/tensor_pages.cuh"
 // A mask of two tokens of a step: which of them are in [begin, end).
 INLINE uint32_t seen_pair(int token, int begin, int end)
 {
@@ -1648,27 +1650,27 @@ INLINE void read_value_numbers(const place& p, uint32_t stage, bool inside, int 
     for (int r = 0; r < v_rounds; ++r) {
         const uint32_t at = p.v_meta[r] + stage;
         const int a = p.lane / 4 % 2, token = p.lane % 8 * 4;
-#line 355 "templates/cuda/tensor_pages.cuh"
+#line 382 "templates/cuda/tensor_pages.cuh"
         const uint32_t word = shared_4(at);
-#line 357 "templates/cuda/tensor_pages.cuh"
+#line 384 "templates/cuda/tensor_pages.cuh"
         const uint32_t zeros = shared_4(at + v_numbers);
-#line 360 "templates/cuda/tensor_pages.cuh"
+#line 387 "templates/cuda/tensor_pages.cuh"
         uint2 both = { pair_of_e5m3(word, p.v_scale[0]), pair_of_e5m3(word, p.v_scale[1]) };
-#line 362 "templates/cuda/tensor_pages.cuh"
+#line 389 "templates/cuda/tensor_pages.cuh"
         if (!inside) {
             const uint32_t first = seen_pair(token + 2 * a, begin, end);
             const uint32_t second = seen_pair(token + 2 * (1 ^ a), begin, end);
             both.x &= first;
             both.y &= second;
-#line 371 "templates/cuda/tensor_pages.cuh"
+#line 398 "templates/cuda/tensor_pages.cuh"
         }
         const uint2 scales = { pair_mul(both.x, p.v_weight[0]), pair_mul(both.y, p.v_weight[1]) };
         store_shared_8(p.v_to[r], scales);
-#line 380 "templates/cuda/tensor_pages.cuh"
+#line 409 "templates/cuda/tensor_pages.cuh"
         const uint32_t step = 0x3c003c00u, bias = 0xe48ce48cu;
         const uint2 z = { v_zeros(zeros, p.v_zero[0], step, bias),
                           v_zeros(zeros, p.v_zero[1], step, bias) };
-#line 384 "templates/cuda/tensor_pages.cuh"
+#line 413 "templates/cuda/tensor_pages.cuh"
         const uint2 offsets = { pair_mul(both.x, z.x), pair_mul(both.y, z.y) };
         store_shared_8(p.v_to[r] + 2 * v_numbers, offsets);
     }
@@ -1693,11 +1695,13 @@ INLINE pair4 load_pairs(uint32_t at) { return pairs_of(shared_16(at)); }
 // which the first has 7 bits.  Where heads are rows a lane has both parts of head 8 c + g, in rows
 // g and g + 8: of pairs 2 m and 2 m + 1 four registers, first factors.  Else part g % 2 of head
 // g / 2, in column g: of pairs 4 m, 4 m + 2, then 4 m + 1, 4 m + 3 two registers, second factors.
+#line 441 "templates/cuda/tensor_pages.cuh"
 typedef struct queries {
-#line 410 "templates/cuda/tensor_pages.cuh"
+#line 443 "templates/cuda/tensor_pages.cuh"
     uint4 of[columns][spans][quads];
-#line 412 "templates/cuda/tensor_pages.cuh"
+#line 445 "templates/cuda/tensor_pages.cuh"
     uint32_t shared[columns];                  // of the lane, else
+#line 449 "templates/cuda/tensor_pages.cuh"
     float up[columns];                         // what a head's were divided by
 } queries;
 
@@ -1707,40 +1711,47 @@ INLINE int query_at(int copy, int span, int quad)
     return ((copy * spans + span) * quads + quad) * 512;
 }
 
-// Rounds 16 channels times `down` to two parts, in the order of fragments.
-INLINE void split_queries(const float* from, float down, const place& p, uint4* to)
+// Rounds a lane's channels of a span times `down` to two parts, in the order of fragments.  Returns
+// the sum of what is rounded.
+INLINE float split_queries(const float* from, float down, const place& p, uint4* to)
 {
     uint32_t high[8], low[8];
+    float sum = 0.0f;
 #pragma unroll
     for (int m = 0; m < 8; ++m) {
         const float by = down * float_of((uint32_t)(127 - (2 * m & 7)) << 23);
         const float2 two = *(const float2*)(from + 2 * m);
         const float y = two.x * by, z = two.y * by;
+        sum += two.x * down + two.y * down;
         high[m] = pair_of(float_of(bits_of(y) & 0xfffe0000u), float_of(bits_of(z) & 0xfffe0000u));
         low[m] = pair_of(y - f32_of_f16(high[m] & 0xffffu), z - f32_of_f16(high[m] >> 16));
-#line 434 "templates/cuda/tensor_pages.cuh"
+#line 473 "templates/cuda/tensor_pages.cuh"
         if (p.g % 2) high[m] = low[m];
-#line 436 "templates/cuda/tensor_pages.cuh"
+#line 475 "templates/cuda/tensor_pages.cuh"
     }
 #pragma unroll
     for (int m = 0; m < quads; ++m) {
-#line 442 "templates/cuda/tensor_pages.cuh"
+#line 481 "templates/cuda/tensor_pages.cuh"
         const uint4 quad = { high[4 * m], high[4 * m + 2], high[4 * m + 1], high[4 * m + 3] };
-#line 444 "templates/cuda/tensor_pages.cuh"
+#line 483 "templates/cuda/tensor_pages.cuh"
         to[m] = quad;
     }
+    return sum;
 }
 
-INLINE void load_fragments(const kvl__device_attend& a, int query, int head, const place& p,
-                           unsigned char* shared, queries* q)
+#line 513 "templates/cuda/tensor_pages.cuh"
+
+INLINE void load_fragments(const kvl__device_attend& a, int query, int head, int first_head,
+                           const place& p, unsigned char* shared, queries* q)
 {
     enum { copies = 1, plain = 0 };
 #pragma unroll
     for (int column = 0; column < columns; ++column) {
-        const int h = p.g / 2;
+        const int h = first_head + p.g / 2;
         const int of = least_of(h, num_heads - 1);
         const int64_t row = (query * (int64_t)gridDim.y + head) * num_heads + of;
         const float* from = (const float*)a.prepared + row * a.query_floats + plain * head_dim_k;
+#line 525 "templates/cuda/tensor_pages.cuh"
         q->shared[column] = shared_address(shared) + p.g * 64 + p.t * 16;
         float top = 0.0f;
 #pragma unroll 1
@@ -1756,29 +1767,33 @@ INLINE void load_fragments(const kvl__device_attend& a, int query, int head, con
         const float down = h >= num_heads ? 0.0f : exponent < 2u ? 1.0f
                            : float_of(exponent < 252u ? (253u - exponent) << 23 : 0x7fc00000u);
         q->up[column] = exponent < 2u ? 1.0f : float_of((exponent + 1u) << 23);
+#line 544 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
         for (int copy = 0; copy < copies; ++copy)
 #pragma unroll
             for (int y = 0; y < spans; ++y) {
                 uint4 to[quads];
-                split_queries(from + copy * head_dim_k + y * 64 + p.t * 16, down, p, to);
-#line 480 "templates/cuda/tensor_pages.cuh"
+                const float sum = split_queries(from + copy * head_dim_k + y * 64 + p.t * 16, down, p, to);
+#line 553 "templates/cuda/tensor_pages.cuh"
+                (void)sum;
+#line 556 "templates/cuda/tensor_pages.cuh"
                 // Through shared memory they come to registers that lie side by side.
                 for (int m = 0; m < quads; ++m) {
                     const uint32_t at = p.k_into - k_piece(p.lane) * 16 + p.lane * 16;
                     store_shared_16(at, to[m]);
                     q->of[column][y][m] = shared_16(at);
                 }
-#line 492 "templates/cuda/tensor_pages.cuh"
+#line 568 "templates/cuda/tensor_pages.cuh"
             }
+#line 572 "templates/cuda/tensor_pages.cuh"
     }
 }
 
 INLINE pair4 query_pairs(const queries& q, int copy, int column, int span, int quad)
 {
-#line 499 "templates/cuda/tensor_pages.cuh"
+#line 578 "templates/cuda/tensor_pages.cuh"
     return pairs_of(q.of[column][span][quad]);
-#line 503 "templates/cuda/tensor_pages.cuh"
+#line 582 "templates/cuda/tensor_pages.cuh"
 }
 
 // STEPS
@@ -1786,21 +1801,62 @@ INLINE pair4 query_pairs(const queries& q, int copy, int column, int span, int q
 // The pair m of 8 of the channels of a lane's words, in the low bits of halves.
 INLINE uint32_t k_pick(const uint32_t* word, int m)
 {
-#line 511 "templates/cuda/tensor_pages.cuh"
+#line 590 "templates/cuda/tensor_pages.cuh"
     return word[0] >> m / 4 * 8 & 0x00030003u << m % 4 * 2;
-#line 515 "templates/cuda/tensor_pages.cuh"
+#line 594 "templates/cuda/tensor_pages.cuh"
 }
 
 // The pairs j = 2 i + (h ^ va) of tokens of a lane's word.
 INLINE uint32_t v_pick(uint32_t word, const place& p, int i, int h)
 {
-#line 521 "templates/cuda/tensor_pages.cuh"
+#line 600 "templates/cuda/tensor_pages.cuh"
     return word >> p.v_shift & p.value_mask[i][h];
-#line 525 "templates/cuda/tensor_pages.cuh"
+#line 604 "templates/cuda/tensor_pages.cuh"
+}
+
+#line 609 "templates/cuda/tensor_pages.cuh"
+#line 1 "templates/cuda/tensor_channel_keys.cuh"
+// tensor_channel_keys.cuh -- numbers and scores of keys whose groups are tokens of a channel.
+//
+// Scales multiply the query's fragment: the product of its first part with a scale of 4 significant
+// bits is exact.  Offsets are first factors of products of their own, with queries as they are.
+
+#line 8 "templates/cuda/tensor_channel_keys.cuh"
+
+// Of a group of keys: scales as pairs [channel], offsets, and what offsets lack for being f16.
+INLINE void read_key_numbers(const place& p, uint32_t stage)
+{
+#pragma unroll
+    for (int r = 0; r < k_rounds; ++r) {
+        const uint32_t at = p.k_meta[r] + stage;
+#line 18 "templates/cuda/tensor_channel_keys.cuh"
+        const uint32_t word = shared_4(at);
+#line 20 "templates/cuda/tensor_channel_keys.cuh"
+        const uint2 both = { pair_of_e5m3(word, high_selector(0)), pair_of_e5m3(word, high_selector(1)) };
+#line 22 "templates/cuda/tensor_channel_keys.cuh"
+        store_shared_8(p.k_to[r], both);
+#line 33 "templates/cuda/tensor_channel_keys.cuh"
+        const uint32_t zeros = shared_4(at + k_numbers);
+        const uint2 z = { k_zeros(zeros, low_selector(0), p.k_step[0], p.k_bias[0]),
+                          k_zeros(zeros, low_selector(1), p.k_step[1], p.k_bias[1]) };
+#line 37 "templates/cuda/tensor_channel_keys.cuh"
+        const uint2 offsets = { pair_mul(both.x, z.x), pair_mul(both.y, z.y) };
+        const uint2 low = { pair_mul_sub(both.x, z.x, offsets.x),
+                            pair_mul_sub(both.y, z.y, offsets.y) };
+        store_shared_8(p.k_to[r] + 2 * k_numbers, offsets);
+        store_shared_8(p.k_to[r] + k_low_at, low);
+    }
+}
+
+// The bases that a lane's channels 64 y + 16 t ... of a group are in.
+INLINE void read_basis(const unsigned char* meta, const place& p, int* basis)
+{
+    for (int y = 0; y < spans; ++y) basis[y] = 0;
+#line 58 "templates/cuda/tensor_channel_keys.cuh"
 }
 
 // The products of 16 channels of a group, 64 y + 16 t ..., with codes and with offsets.
-#line 550 "templates/cuda/tensor_pages.cuh"
+#line 83 "templates/cuda/tensor_channel_keys.cuh"
 // Offsets are right in rows g for pairs 0 and 2 of four, in rows g + 8 for pairs 1 and 3; in even
 // rows, and what they lack in odd ones.
 INLINE void multiply_keys(const uint32_t (*word)[1], int m, pair4 q, const pair4* scales,
@@ -1819,7 +1875,7 @@ INLINE void multiply_keys(const uint32_t (*word)[1], int m, pair4 q, const pair4
                      k_pick(word[2 * i], second), k_pick(word[2 * i + 1], second), b0, b1);
     }
 }
-#line 569 "templates/cuda/tensor_pages.cuh"
+#line 102 "templates/cuda/tensor_channel_keys.cuh"
 
 // The scores of a step, without softmax's factors: 2^21 s + zero.
 INLINE void score_step(const place& p, uint32_t stage, const queries& q, const int* basis,
@@ -1849,16 +1905,18 @@ INLINE void score_step(const place& p, uint32_t stage, const queries& q, const i
                               zeros[c]);
     }
     // Parts are in rows g and g + 8, or in columns 2 t and 2 t + 1.
-#line 600 "templates/cuda/tensor_pages.cuh"
+#line 133 "templates/cuda/tensor_channel_keys.cuh"
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
         for (int x = 0; x < scores; ++x) s[c][x] = sums[c][x / 2][x % 2 * 2] + sums[c][x / 2][x % 2 * 2 + 1];
-#line 606 "templates/cuda/tensor_pages.cuh"
+#line 139 "templates/cuda/tensor_channel_keys.cuh"
         zero[c] = zeros[c][0][0] + zeros[c][0][1] + (zeros[c][1][2] + zeros[c][1][3]);
         zero[c] += __shfl_xor_sync(0xffffffffu, zero[c], 4);
-#line 609 "templates/cuda/tensor_pages.cuh"
+#line 142 "templates/cuda/tensor_channel_keys.cuh"
     }
 }
+
+#line 611 "templates/cuda/tensor_pages.cuh"
 
 // What a warp has: of the lane's query heads head_of(p, c), and outputs of heads 8 c + 2 t + r, or
 // of head t, r = 0.
@@ -1873,31 +1931,10 @@ typedef struct partial {
     float lift;
 } partial;
 
-// The soft cap and ALiBi.
-INLINE void bend_scores(const kvl__device_attend& a, const place& p, int query, int head, int row,
-                        int64_t position, const float* factor, float (*s)[scores], float* zero)
+// A score in eighths, before its factor.
+INLINE float eighths_of(float s, float zero)
 {
-    const float log2_e = 1.44269504f;
-#line 633 "templates/cuda/tensor_pages.cuh"
-#pragma unroll
-    for (int c = 0; c < columns; ++c)
-        for (int i = 0; i < scores; ++i) {
-            const int h = least_of(head_of(p, c), num_heads - 1);
-            const float by = factor[c];
-            float x = mul_add(s[c][i], 0x1p21f, zero[c]) * by * (1.0f / log2_e);
-            if (a.soft_cap > 0.0f) {
-#line 643 "templates/cuda/tensor_pages.cuh"
-                // tanh y = 1 - 2 / (e^(2 y) + 1)
-                const float e = power_of_two(x * (2.0f * log2_e / a.soft_cap));
-                x = a.soft_cap - __fdividef(2.0f * a.soft_cap, e + 1.0f);
-            }
-            const int at = row + token_of(p, i) + a.windows.sink_len;
-            if (a.slopes)
-                x = mul_add(((const float*)a.slopes)[head * num_heads + h],
-                            (float)(int)(at - position), x);
-            s[c][i] = __fdividef(x * log2_e, by * 0x1p21f);
-        }
-    for (int c = 0; c < columns; ++c) zero[c] = 0.0f;
+    return mul_add(s, 0x1p21f, zero);
 }
 
 // Rows outside of [begin, end) of the step are not seen.
@@ -1920,7 +1957,7 @@ INLINE void raise_top(const place& p, const float (*s)[scores], const float* zer
     for (int c = 0; c < columns; ++c) {
         float top = s[c][0];
         for (int i = 1; i < scores; ++i) top = fmaxf(top, s[c][i]);
-        top = fmaxf(o->top[c], mul_add(top, 0x1p21f, zero[c]) * factor[c]);
+        top = fmaxf(o->top[c], eighths_of(top, zero[c]) * factor[c]);
         for (int d = least_apart; d <= most_apart; d *= 2)
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, d));
         const float shrink = power_of_two(o->top[c] - top);
@@ -1928,7 +1965,7 @@ INLINE void raise_top(const place& p, const float (*s)[scores], const float* zer
         o->base[c] = o->lift - top;
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
-#line 685 "templates/cuda/tensor_pages.cuh"
+#line 660 "templates/cuda/tensor_pages.cuh"
             const float by = __shfl_sync(0xffffffffu, shrink, p.t);
             for (int i = 0; i < 2 * outs; ++i) o->out[c][i][r] *= by;
             for (int i = 0; i < 2 * zero_tiles; ++i) o->zero[c][i / 2][i % 2][r] *= by;
@@ -1944,11 +1981,12 @@ INLINE bool weigh_scores(const float* factor, const float (*s)[scores], const fl
     uint32_t beyond = 0;
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
+#line 676 "templates/cuda/tensor_pages.cuh"
         const float by = factor[c] * 0x1p21f, from = mul_add(zero[c], factor[c], o.base[c]);
         float e[scores];
         for (int i = 0; i < scores; ++i) e[i] = power_of_two(mul_add(s[c][i], by, from));
         for (int f = 0; f < 4; ++f) {
-#line 705 "templates/cuda/tensor_pages.cuh"
+#line 681 "templates/cuda/tensor_pages.cuh"
             weights[c][f] = pair_of(e[f], 0.0f);
             beyond |= weights[c][f] + o.reach;
         }
@@ -1964,10 +2002,10 @@ INLINE void weigh_step(const place& p, const float* factor, const float (*s)[sco
         raise_top(p, s, zero, factor, o);
         weigh_scores(factor, s, zero, *o, weights);
     }
-#line 721 "templates/cuda/tensor_pages.cuh"
+#line 697 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int f = 0; f < 4; ++f) weights[0][f] = transposed(weights[0][f]);
-#line 724 "templates/cuda/tensor_pages.cuh"
+#line 700 "templates/cuda/tensor_pages.cuh"
 }
 
 // Values of a step join the outputs.
@@ -2031,7 +2069,7 @@ typedef struct results {
 INLINE void store_partial(const partial& o, const place& p, results* w)
 {
     const int warp = threadIdx.x / 32;
-#line 788 "templates/cuda/tensor_pages.cuh"
+#line 764 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
         if (p.g == 0) w->top[warp][head_of(p, c)] = o.top[c];
@@ -2056,14 +2094,15 @@ INLINE void store_partial(const partial& o, const place& p, results* w)
     }
 }
 
-// The part's result, of all warps.
-INLINE void store_results(const kvl__device_attend& a, int query, int head, int part, float lift,
-                          const results& w)
+// The part's result, of all warps: of query heads from first_head on.
+INLINE void store_results(const kvl__device_attend& a, int query, int head, int first_head,
+                          int part, float lift, const results& w)
 {
-    const int64_t first = (query * (int64_t)gridDim.y + head) * num_heads;
+    const int64_t first = (query * (int64_t)gridDim.y + head) * num_heads + first_head;
+    const int heads = least_of(num_heads - first_head, 3);
     float* to = (float*)a.o_part + (first * a.parts + part) * head_dim_v;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < num_heads * head_dim_v; i += cta_threads) {
+    for (int i = threadIdx.x; i < heads * head_dim_v; i += cta_threads) {
         const int h = i / head_dim_v, channel = i % head_dim_v;
         float top = w.top[0][h], sum = 0.0f, out = 0.0f;
         for (int warp = 1; warp < cta_warps; ++warp) top = most(top, w.top[warp][h]);
@@ -2075,7 +2114,7 @@ INLINE void store_results(const kvl__device_attend& a, int query, int head, int 
         to[h * (int64_t)a.parts * head_dim_v + channel] = __fdividef(out, sum * 8.0f);
         if (channel > 0) continue;
         float lse = (top - lift) * 0.693147181f + logf(sum);
-#line 834 "templates/cuda/tensor_pages.cuh"
+#line 811 "templates/cuda/tensor_pages.cuh"
         ((float*)a.lse_part)[(first + h) * a.parts + part] = lse;
     }
 }
@@ -2087,11 +2126,11 @@ INLINE float score_by_floats(const kvl__device_attend& a, const unsigned char* k
                              const float* q, float bias, float slope, int distance)
 {
     float sum = 0.0f;
-#line 848 "templates/cuda/tensor_pages.cuh"
+#line 825 "templates/cuda/tensor_pages.cuh"
 #pragma unroll 1
     for (int at = 0; at < head_dim_k; ++at) {
         uint32_t code;
-#line 852 "templates/cuda/tensor_pages.cuh"
+#line 829 "templates/cuda/tensor_pages.cuh"
         sum = mul_add(q[0 + at], k_read_value(keys, lane, at, &code), sum);
     }
     sum += bias;
@@ -2175,21 +2214,42 @@ INLINE void start_partial(float lift, partial* o)
     }
 }
 
-// The bases that a lane's channels 64 y + 16 t ... of a group are in.
-INLINE void read_basis(const unsigned char* meta, const place& p, int* basis)
-{
-    for (int y = 0; y < spans; ++y) basis[y] = 0;
-#line 948 "templates/cuda/tensor_pages.cuh"
-}
-
 // What the steps of a warp have in common.
 typedef struct warp_task {
     const kvl__device_attend* a;
-    int query, head, begin, end;       // rows that are seen
+    int query, head, first_head, begin, end;         // rows that are seen
     int first, plain;                  // the warp's first row; whether scores are products alone
     int64_t position;
     float factor[columns];
 } warp_task;
+
+// The soft cap and ALiBi.
+INLINE void bend_scores(const warp_task& w, const place& p, int row, float (*s)[scores],
+                        float* zero)
+{
+    const kvl__device_attend& a = *w.a;
+    const float log2_e = 1.44269504f;
+#line 930 "templates/cuda/tensor_pages.cuh"
+#pragma unroll
+    for (int c = 0; c < columns; ++c)
+        for (int i = 0; i < scores; ++i) {
+            const int h = least_of(w.first_head + head_of(p, c), num_heads - 1);
+            const float by = w.factor[c];
+            float x = eighths_of(s[c][i], zero[c]) * by * (1.0f / log2_e);
+            if (a.soft_cap > 0.0f) {
+#line 940 "templates/cuda/tensor_pages.cuh"
+                // tanh y = 1 - 2 / (e^(2 y) + 1)
+                const float e = power_of_two(x * (2.0f * log2_e / a.soft_cap));
+                x = a.soft_cap - __fdividef(2.0f * a.soft_cap, e + 1.0f);
+            }
+            const int at = row + token_of(p, i) + a.windows.sink_len;
+            if (a.slopes)
+                x = mul_add(((const float*)a.slopes)[w.head * num_heads + h],
+                            (float)(int)(at - w.position), x);
+            s[c][i] = __fdividef(x * log2_e, by * 0x1p21f);
+        }
+    for (int c = 0; c < columns; ++c) zero[c] = 0.0f;
+}
 
 // The numbers of a step in a stage, as pairs.
 INLINE void read_numbers(const warp_task& w, const unsigned char* ring, const place& p,
@@ -2197,7 +2257,9 @@ INLINE void read_numbers(const warp_task& w, const unsigned char* ring, const pl
 {
     if (true) {
         read_key_numbers(p, stage);
+#line 960 "templates/cuda/tensor_pages.cuh"
         read_basis(ring + stage + codes_bytes, p, basis);
+#line 962 "templates/cuda/tensor_pages.cuh"
     }
     read_value_numbers(p, stage, inside, w.begin - row, w.end - row);
 }
@@ -2210,7 +2272,7 @@ INLINE void take_step(const warp_task& w, const place& p, uint32_t stage, const 
     uint32_t weights[columns][4];
     score_step(p, stage, q, basis, s, zero);
     if (!inside) {
-        if (!w.plain) bend_scores(*w.a, p, w.query, w.head, row, w.position, w.factor, s, zero);
+        if (!w.plain) bend_scores(w, p, row, s, zero);
         hide_scores(p, w.begin - row, w.end - row, s);
     }
     weigh_step(p, w.factor, s, zero, o, weights);
@@ -2226,7 +2288,7 @@ INLINE void attend_steps(warp_task* w, const kvl__device_seq* s, const place& p,
     const int share = (steps + cta_warps - 1) / cta_warps, warp = threadIdx.x / 32;
     const int after = uniform((before + least_of(steps, (warp + 1) * share)) * step_rows);
     uint32_t stage = 0, stage_before = (num_stages - 1) * stage_bytes;
-    int basis[spans];
+    int basis[spans] = { 0 };
     feed f;
     w->first = uniform((before + least_of(steps, warp * share)) * step_rows);
     // Rows of steps that are seen whole, as products alone: none where scores are bent.
@@ -2254,25 +2316,27 @@ INLINE void attend_steps(warp_task* w, const kvl__device_seq* s, const place& p,
     copies_wait<0>();
 }
 
-INLINE void attend_split(const kvl__device_attend& a, const kvl__device_seq* s, int query, int head,
-                         int part, int begin, int end, int64_t position, unsigned char* room)
+// The query heads of a pass, those from first_head on.  Returns whether 16 bits hold them: if not,
+// nothing is stored.
+INLINE bool attend_heads(const kvl__device_attend& a, const kvl__device_seq* s, int query, int head,
+                         int first_head, int part, int begin, int end, int64_t position,
+                         const place& p, unsigned char* room)
 {
     enum { of_warp = num_stages * stage_bytes + numbers_bytes };
     __shared__ int is_odd[cta_warps];
-    unsigned char* ring = room + threadIdx.x / 32 * of_warp;
-    const uint32_t ring_at = shared_address(ring);
-    const place p = place_of(ring_at, ring_at + num_stages * stage_bytes);
+    const unsigned char* ring = room + threadIdx.x / 32 * of_warp;
     queries q;
 #pragma unroll 1
     for (int attempt = 0; attempt < 2; ++attempt) {
         partial o;
         start_partial(attempt ? -7.0f : 6.0f, &o);
-        load_fragments(a, query, head, p, room + cta_warps * of_warp, &q);
+        load_fragments(a, query, head, first_head, p, room + cta_warps * of_warp, &q);
         __syncthreads();
         warp_task w;
         w.a = &a;
         w.query = query;
         w.head = head;
+        w.first_head = first_head;
         w.begin = begin;
         w.end = end;
         w.plain = !(a.soft_cap > 0.0f || a.slopes);
@@ -2289,11 +2353,23 @@ INLINE void attend_split(const kvl__device_attend& a, const kvl__device_seq* s, 
         if (!(is_odd[0] | is_odd[1] | is_odd[2] | is_odd[3])) {
             store_partial(o, p, (results*)room);
             __syncthreads();
-            store_results(a, query, head, part, o.lift, *(const results*)room);
-            return;
+            store_results(a, query, head, first_head, part, o.lift, *(const results*)room);
+            return true;
         }
     }
-    attend_by_floats(a, s, query, head, part, begin, end, position, (float*)room);
+    return false;
+}
+
+INLINE void attend_split(const kvl__device_attend& a, const kvl__device_seq* s, int query, int head,
+                         int part, int begin, int end, int64_t position, unsigned char* room)
+{
+    enum { of_warp = num_stages * stage_bytes + numbers_bytes };
+    const uint32_t ring_at = shared_address(room + threadIdx.x / 32 * of_warp);
+#line 1078 "templates/cuda/tensor_pages.cuh"
+    const place p = place_of(ring_at, ring_at + num_stages * stage_bytes);
+    if (!attend_heads(a, s, query, head, 0, part, begin, end, position, p, room))
+        attend_by_floats(a, s, query, head, part, begin, end, position, (float*)room);
+#line 1082 "templates/cuda/tensor_pages.cuh"
 }
 
 #line 16 "templates/cuda/attend_splits.cu"
