@@ -72,10 +72,11 @@ local function serves_side(d)
         and not d.book and meta and serves_meta(d, meta)
 end
 
--- Whether keys of these groups are served.
-local function serves_keys(d)
+-- Whether keys of these groups are served.  Beside sums of groups of half a span there are
+-- registers for up to 4 heads on every device.
+local function serves_keys(d, num_heads)
     if d.axis == "per_channel" then return is_power(d.group_size) end
-    return d.copies == 1
+    return d.copies == 1 and (d.group_size % 64 == 0 or num_heads <= 4)
 end
 
 -- The numbers of one side.  zero: in units of the scale, its code z is step z - half.
@@ -143,7 +144,7 @@ function tensor.plan(config, sides)
     local k, v = sides[1], sides[2]
     if config.target ~= "cuda" or config.math == "f32" or config.num_stored == 1
        or config.page_size % rows ~= 0 or not serves_side(k) or not serves_side(v)
-       or not serves_keys(k) or v.axis ~= "per_token" then return false end
+       or not serves_keys(k, config.num_heads) or v.axis ~= "per_token" then return false end
     local t = { k = derive_side(k), v = derive_side(v), rows = rows }
     t.by_token = k.axis == "per_token"               -- the groups of keys
     local scale_type = t.k.scale_type

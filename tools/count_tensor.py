@@ -28,8 +28,7 @@ CONFIGS = [('kivi:k2,v2,g32', 1, 128), ('kivi:k2,v2,g32', 4, 128), ('kivi:k2,v2,
            ('kivi:k2,v2,g32', 16, 128), ('kivi:k2,v2,g64', 8, 128), ('kivi:k2,v2,g32', 8, 64),
            ('kivi:k4,v4,g32', 8, 128), ('kivi:k2,v2,g32,meta=f16', 8, 128), ('loom', 4, 128),
            ('flagrot-kivi:k2,v2,g32', 4, 128), ('flagrot-kivi:k2,v2,g32', 8, 128),
-           ('rtn:k2,v2,g32', 4, 128), ('rtn:k2,v2,g32', 8, 128), ('rtn:k4,v4,g32', 8, 128),
-           ('q4_0', 8, 128), ('quest', 4, 128), ('quest', 8, 128), ('wush', 4, 128),
+           ('rtn:k2,v2,g32', 4, 128), ('quest', 4, 128), ('quest', 8, 128), ('wush', 4, 128),
            ('wush', 8, 128)]
 PAGE_ROWS = 64                                       # of these configurations
 SLACK = 0.03                                         # of another build of the compiler
