@@ -613,6 +613,34 @@ Test(eval, resume_goes_on)
     unlink(path);
 }
 
+// Breaks when what was chosen is lost with a file, or a window that has not counted it counts.
+Test(eval, resume_keeps_choices)
+{
+    static char flagged[] = "flagrot-kivi:k.score=reconstruction,sink=0,recent=0,g32";
+    char* caches[] = { flagged, q4 };
+    char path[] = KVLOOM_TEST_SCRATCH "/resume-XXXXXX";
+    run_files files = make_files(&models[0], 400);
+    const int handle = mkstemp(path);
+    cr_assert(handle >= 0 && close(handle) == 0);
+    eval_options options = options_for(&files, caches, 2);
+    options.windows = 1;
+    options.resume = path;
+    eval_results without = run_ok(&options);
+    cr_assert_eq(without.caches[0].choices.num_pieces, 0);
+    options.choices = true;
+    eval_results counted = run_ok(&options), read = run_ok(&options);
+    const eval_choices *a = &counted.caches[0].choices, *b = &read.caches[0].choices;
+    cr_assert(a->num_pieces > 0 && a->count[0] + a->count[1] + a->count[2] == a->num_pieces);
+    cr_expect_eq(memcmp(a, b, sizeof *a), 0);
+    cr_expect_eq(read.caches[1].choices.num_pieces, 0);
+    expect_same(&without, 0, &read, 0);
+    eval_results_free(&read);
+    eval_results_free(&counted);
+    eval_results_free(&without);
+    remove_files(&files);
+    unlink(path);
+}
+
 static void expect_failure(const eval_options* options, const char* said)
 {
     eval_results results;

@@ -197,6 +197,48 @@ bool eval_json_read_layers(const cJSON* object, int num_layers, eval_cache* cach
     return true;
 }
 
+// CHOICES
+
+static const char* const choice_names[] = { "plain", "rotated", "whole" };
+
+bool eval_json_add_choices(cJSON* object, const eval_choices* c)
+{
+    cJSON* all = cJSON_AddObjectToObject(object, "choices");
+    bool ok = all != NULL && cJSON_AddNumberToObject(all, "pieces", (double)c->num_pieces) != NULL;
+    for (int i = 0; ok && c->num_pieces > 0 && i < 3; i++) {
+        cJSON* item = cJSON_AddObjectToObject(all, choice_names[i]);
+        const double share = (double)c->count[i] / (double)c->num_pieces;
+        ok = item != NULL && cJSON_AddNumberToObject(item, "share", share) != NULL &&
+             cJSON_AddNumberToObject(item, "peak", c->peak[i]) != NULL &&
+             cJSON_AddNumberToObject(item, "peak_rotated", c->peak_rotated[i]) != NULL;
+    }
+    return ok;
+}
+
+static double number_in(const cJSON* object, const char* name)
+{
+    return cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(object, name));
+}
+
+bool eval_json_read_choices(const cJSON* object, eval_choices* c)
+{
+    const cJSON* all = cJSON_GetObjectItemCaseSensitive(object, "choices");
+    const double pieces = number_in(all, "pieces");
+    eval_choices read = { .num_pieces = 0 };
+    if (!(pieces >= 0.0 && pieces < 9e15)) { return false; }
+    read.num_pieces = (int64_t)pieces;
+    for (int i = 0; read.num_pieces > 0 && i < 3; i++) {
+        const cJSON* item = cJSON_GetObjectItemCaseSensitive(all, choice_names[i]);
+        const double share = number_in(item, "share");
+        if (!(share >= 0.0 && share <= 1.0)) { return false; }
+        read.count[i] = (int64_t)(share * pieces + 0.5);
+        read.peak[i] = number_in(item, "peak");
+        read.peak_rotated[i] = number_in(item, "peak_rotated");
+    }
+    *c = read;
+    return true;
+}
+
 // THE RESULTS FILE
 
 static bool add_number(cJSON* object, const char* name, double value)
@@ -249,22 +291,6 @@ static bool add_speeds(cJSON* object, const eval_cache* cache)
     return ok;
 }
 
-static bool add_choices(cJSON* object, const eval_choices* c)
-{
-    static const char* const names[] = { "plain", "rotated", "whole" };
-    if (c->num_pieces == 0) { return true; }
-    cJSON* all = cJSON_AddObjectToObject(object, "choices");
-    bool ok = all != NULL;
-    for (int i = 0; ok && i < 3; i++) {
-        cJSON* item = cJSON_AddObjectToObject(all, names[i]);
-        ok = item != NULL &&
-             add_number(item, "share", (double)c->count[i] / (double)c->num_pieces) &&
-             add_number(item, "peak", c->peak[i]) &&
-             add_number(item, "peak_rotated", c->peak_rotated[i]);
-    }
-    return ok;
-}
-
 // What base and caches have in common.
 static bool add_cache(cJSON* object, const eval_cache* c)
 {
@@ -282,7 +308,8 @@ static bool add_cache(cJSON* object, const eval_cache* c)
            add_number(object, "rows_quantized", (double)c->rows_quantized) &&
            add_number(object, "rows_total", (double)c->rows_total) &&
            add_number(object, "tokens_per_second", c->tokens_per_second) &&
-           add_speeds(object, c) && add_choices(object, &c->choices) &&
+           add_speeds(object, c) &&
+           (c->choices.num_pieces == 0 || eval_json_add_choices(object, &c->choices)) &&
            add_needle(object, &c->needle) && add_generations(object, c);
 }
 

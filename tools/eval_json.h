@@ -15,6 +15,10 @@ bool eval_json_add_floats(cJSON* object, const char* name, const float* x, int64
 // Each reads what the functions above have written. Returns false for anything else.
 bool eval_json_read_worst(const cJSON* object, int window, eval_worst* worst, int* count);
 bool eval_json_read_layers(const cJSON* object, int num_layers, eval_cache* cache);
+
+// Choices that were counted, also none. Reading fails where they were not.
+bool eval_json_add_choices(cJSON* object, const eval_choices* c);
+bool eval_json_read_choices(const cJSON* object, eval_choices* c);
 bool eval_json_read_floats(const cJSON* object, const char* name, float* x, int64_t count);
 
 // Writes the results. The schema is in docs/accuracy.md. Returns 0, or another value with one line

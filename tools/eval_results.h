@@ -160,6 +160,7 @@ typedef struct eval_results {
     int num_windows;
     int num_windows_asked;   // more than num_windows where the text is too short for them
     bool interrupted;        // some windows are not done
+    bool counts_choices;     // window 0 of each cache counts what was chosen
 
     // The full-precision cache, f16.
     float** base_nll;        // [num_windows], entries [num_positions]; NULL: not done

@@ -132,6 +132,10 @@ static bool read_cache(const cJSON* line, const eval_results* r, eval_cache* cac
     const size_t n = (size_t)r->num_positions;
     eval_window* window = &cache->windows[w];
     eval_window_free(window);
+    // Of a run that did not count choices: the window is measured again.
+    if (w == 0 && r->counts_choices && !eval_json_read_choices(line, &cache->choices)) {
+        return true;
+    }
     window->kl = malloc(n * sizeof *window->kl);
     window->nll = malloc(n * sizeof *window->nll);
     window->top1 = malloc(n);
@@ -262,6 +266,7 @@ int eval_resume_add(eval_resume* resume, const eval_results* r, const eval_cache
                     cJSON_AddStringToObject(o, "top1", flags) &&
                     eval_json_add_worst(o, window->worst, window->num_worst) &&
                     (w > 0 || eval_json_add_layers(o, cache)) &&
+                    (w > 0 || !r->counts_choices || eval_json_add_choices(o, &cache->choices)) &&
                     cJSON_AddNumberToObject(o, "seconds", window->seconds) &&
                     add_stats(o, cache);
     free(flags);

@@ -580,6 +580,7 @@ int eval_run(const eval_options* options, bool quiet, eval_results* out, char* m
     runner run = { .o = options, .r = out, .message = message, .message_bytes = message_bytes };
     out->version = KVLOOM_VERSION;
     out->seed = options->seed;
+    out->counts_choices = options->choices;
     message[0] = 0;
     int status = set_up(&run) == 0 ? MODEL_OK : MODEL_FAILED;
     const bool ready = status == MODEL_OK;
