@@ -69,6 +69,7 @@ trap 'exit 143' TERM
 
 # Bits of layers are chosen for one sink and one recent window, in minutes: for these alone.
 sizes='loom:1.5 loom:2.125 loom:2.25 loom:2.5 loom:3.25 loom:4.25'
+if [ -n "${KVLOOM_ACCURACY_PRESETS:-}" ]; then sizes=; fi
 
 # codecs NEED: the codecs that need a calibration, or nothing.
 codecs() (cd "$root" && lua5.4 tools/codec_page.lua --list "$1")

@@ -197,21 +197,43 @@ local function print_paragraphs(codecs)
     end
 end
 
-local function add_results(measured, header, path)
+local common_windows = { sink = 4, recent = 128 }
+
+-- The windows of a spec: those that it names, else its codec's.
+local function windows_of_spec(spec, codec)
+    local own = codec and codec.windows or {}
+    return { sink = tonumber(spec:match "sink=(%d+)" or own.sink or 0),
+             recent = tonumber(spec:match "recent=(%d+)" or own.recent or 0) }
+end
+
+local function same_windows(a, b)
+    return a.sink == (b.sink or 0) and a.recent == (b.recent or 0)
+end
+
+-- Figures count for a codec as it is, with its own windows, the common ones, or both where they
+-- are the same; speed is of its own.
+local function add_results(codecs, measured, header, path)
     local json = parse_json(read(path))
+    local by_name = {}
+    for _, codec in ipairs(codecs) do by_name[codec.name] = codec end
     for _, one in ipairs(json.results or {}) do
         local spec = one.cache or one.spec or ""
-        -- Figures are of a codec as it is: its windows alone may be others.
-        local name = spec:match("^[^:]*")
-        local bare = spec:gsub("^[^:]*:?", ""):gsub("sink=%d+,recent=%d+", "")
-        if bare ~= "" then name = spec end
-        local m = measured[name] or {}
-        local common = spec:find("sink=4,recent=128", 1, true) and "common_" or ""
-        if one.windows == 0 then one.kl_x1000, one.top1 = nil, nil end
-        for _, field in ipairs { "kl_x1000", "top1", "encode_ns", "ratio_f16" } do
-            m[common .. field] = one[field] or m[common .. field]
+        local codec = by_name[spec:match "^[^:]*"]
+        local other = spec:gsub("^[^:]*:?", ""):gsub("sink=%d+,?", ""):gsub("recent=%d+,?", "")
+        if codec and other == "" and one.windows ~= 0 then
+            local m = measured[codec.name] or {}
+            local windows = windows_of_spec(spec, codec)
+            if same_windows(windows, common_windows) then
+                m.common_kl_x1000, m.common_top1 = one.kl_x1000 or m.common_kl_x1000,
+                                                   one.top1 or m.common_top1
+            end
+            if same_windows(windows, codec.windows or {}) then
+                for _, field in ipairs { "kl_x1000", "encode_ns", "ratio_f16" } do
+                    m[field] = one[field] or m[field]
+                end
+            end
+            measured[codec.name] = m
         end
-        measured[name] = m
     end
     if json.model_name or json.model then
         local least = json.windows          -- of an interrupted run fewer
@@ -276,7 +298,7 @@ local function main(paths)
         keep_results(measured, header, paths[2])
         table.move(paths, 3, #paths + 2, 1)
     end
-    for _, path in ipairs(paths) do add_results(measured, header, path) end
+    for _, path in ipairs(paths) do add_results(codecs, measured, header, path) end
     print("# The codecs\n")
     print("Written by `tools/codec_page.lua` from `gen/codecs/`, `gen/parts/` and measurements:\n"
           .. "`sh tools/codecs.sh MODEL TEXT [CALIBRATION_TEXT]` makes it anew.  Stages and\n"

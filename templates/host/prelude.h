@@ -183,11 +183,24 @@ INLINE vf smaller(vf a, vf b)
     return x;
 }
 
-// Returns a * b + c.
+// Returns a * b + c, rounded once.
 INLINE vf mul_add(vf a, vf b, vf c)
 {
+//% if isa.lanes == 8 then
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_ia32_vfmaddps256)
+#define MUL_ADD_BUILTIN
+#endif
+#endif
+//% end
+#if defined(MUL_ADD_BUILTIN)
+    // The compiler chooses which operand the sum replaces: with 16 registers a fixed one costs
+    // copies.
+    return __builtin_ia32_vfmaddps256(a, b, c);
+#else
     __asm__("vfmadd231ps %2, %1, %0" : "+v"(c) : "v"(a), ANY(b));
     return c;
+#endif
 }
 
 // The same where a constant is added, and a is of no use afterwards.

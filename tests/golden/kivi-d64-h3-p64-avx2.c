@@ -409,11 +409,24 @@ INLINE vf smaller(vf a, vf b)
     return x;
 }
 
-// Returns a * b + c.
+// Returns a * b + c, rounded once.
 INLINE vf mul_add(vf a, vf b, vf c)
 {
+#line 190 "templates/host/prelude.h"
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_ia32_vfmaddps256)
+#define MUL_ADD_BUILTIN
+#endif
+#endif
+#line 196 "templates/host/prelude.h"
+#if defined(MUL_ADD_BUILTIN)
+    // The compiler chooses which operand the sum replaces: with 16 registers a fixed one costs
+    // copies.
+    return __builtin_ia32_vfmaddps256(a, b, c);
+#else
     __asm__("vfmadd231ps %2, %1, %0" : "+v"(c) : "v"(a), ANY(b));
     return c;
+#endif
 }
 
 // The same where a constant is added, and a is of no use afterwards.
@@ -429,17 +442,17 @@ INLINE vf load_f16(const unsigned char* at)
     __asm__("vcvtph2ps %1, %0" : "=v"(x) : "m"(*(const vh_at*)at));
     return x;
 }
-#line 242 "templates/host/prelude.h"
+#line 255 "templates/host/prelude.h"
 
 // Returns *a * b + c.
-#line 251 "templates/host/prelude.h"
+#line 264 "templates/host/prelude.h"
 INLINE vf mul_add_at(const float* a, vf b, vf c) { return mul_add(repeat(*a), b, c); }
-#line 253 "templates/host/prelude.h"
+#line 266 "templates/host/prelude.h"
 
 INLINE vf load_bf16(const unsigned char* at) { return (vf)(load_u16(at) << 16); }
 
 // Bytes as 32 bits.  In two steps, each of which compilers know: four times wider is one by one.
-#line 258 "templates/host/prelude.h"
+#line 271 "templates/host/prelude.h"
 INLINE vu load_u8(const unsigned char* at)
 {
     vu x;
@@ -453,7 +466,7 @@ INLINE vi load_s8(const unsigned char* at)
     __asm__("vpmovsxbd %1, %0" : "=v"(x) : "m"(*(const vb_at*)at));
     return x;
 }
-#line 282 "templates/host/prelude.h"
+#line 295 "templates/host/prelude.h"
 
 // a = 2^-15 (1 + c / 8) of c < 8 is too great: c 2^-17 = 2 a - 2^-14 < a, which is not less where
 // c >= 8.
@@ -501,7 +514,7 @@ INLINE vf load_low4(const unsigned char* at)
 INLINE vf load_i8(const unsigned char* at) { return __builtin_convertvector(load_s8(at), vf); }
 
 // BUTTERFLIES: of two lanes a and b, `stride` apart, a + b in the first and a - b in the second.
-#line 332 "templates/host/prelude.h"
+#line 345 "templates/host/prelude.h"
 INLINE vf butterfly_1(vf x)
 {
     const vi signs = { 0, -0x7fffffff - 1, 0, -0x7fffffff - 1, 0, -0x7fffffff - 1, 0, -0x7fffffff - 1 };
@@ -513,7 +526,7 @@ INLINE vf butterfly_1(vf x)
     return other + (vf)((vi)x ^ signs);
 }
 
-#line 332 "templates/host/prelude.h"
+#line 345 "templates/host/prelude.h"
 INLINE vf butterfly_2(vf x)
 {
     const vi signs = { 0, 0, -0x7fffffff - 1, -0x7fffffff - 1, 0, 0, -0x7fffffff - 1, -0x7fffffff - 1 };
@@ -525,7 +538,7 @@ INLINE vf butterfly_2(vf x)
     return other + (vf)((vi)x ^ signs);
 }
 
-#line 332 "templates/host/prelude.h"
+#line 345 "templates/host/prelude.h"
 INLINE vf butterfly_4(vf x)
 {
     const vi signs = { 0, 0, 0, 0, -0x7fffffff - 1, -0x7fffffff - 1, -0x7fffffff - 1, -0x7fffffff - 1 };
@@ -537,26 +550,26 @@ INLINE vf butterfly_4(vf x)
     return other + (vf)((vi)x ^ signs);
 }
 
-#line 345 "templates/host/prelude.h"
+#line 358 "templates/host/prelude.h"
 // The sum of all lanes, by halves.
 INLINE float sum_lanes(vf x)
 {
-#line 353 "templates/host/prelude.h"
+#line 366 "templates/host/prelude.h"
     typedef float half __attribute__((vector_size(32)));
     const half x8 = x;
-#line 356 "templates/host/prelude.h"
+#line 369 "templates/host/prelude.h"
     typedef float quarter __attribute__((vector_size(16)));
-#line 358 "templates/host/prelude.h"
+#line 371 "templates/host/prelude.h"
     const union { half whole; quarter parts[2]; } v8 = { x8 };
     const quarter x4 = v8.parts[0] + v8.parts[1];
-#line 363 "templates/host/prelude.h"
+#line 376 "templates/host/prelude.h"
     return (x4[0] + x4[2]) + (x4[1] + x4[3]);
 }
 
 // The sums of the lanes of four vectors, to [4].
 INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
 {
-#line 370 "templates/host/prelude.h"
+#line 383 "templates/host/prelude.h"
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
     typedef float quarter __attribute__((vector_size(16)));
@@ -565,7 +578,7 @@ INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
     quarter x[4];
     for (int i = 0; i < 4; ++i) {
         x[i] = v[i].parts[0] + v[i].parts[1];
-#line 381 "templates/host/prelude.h"
+#line 394 "templates/host/prelude.h"
     }
     // Lanes (0 + 2) and (1 + 3) of two vectors at a time, then their sums.
     const quarter ab = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5)
@@ -577,7 +590,7 @@ INLINE void store_sums(float* to, vf a, vf b, vf c, vf d)
     return;
 #endif
 #endif
-#line 393 "templates/host/prelude.h"
+#line 406 "templates/host/prelude.h"
     to[0] = sum_lanes(a);
     to[1] = sum_lanes(b);
     to[2] = sum_lanes(c);
@@ -598,16 +611,16 @@ INLINE float greatest_lane(vf x)
     const float a = all[1] > all[0] ? all[1] : all[0], b = all[3] > all[2] ? all[3] : all[2];
     return b > a ? b : a;
 }
-#line 418 "templates/host/prelude.h"
+#line 431 "templates/host/prelude.h"
 
 // 16-BIT WEIGHTS, in pairs: two in each lane
 
 INLINE vi load_pairs(const int32_t* pairs) { return *(const vi_at*)pairs; }
 INLINE void store_pairs(int32_t* pairs, vi x) { *(vi_at*)pairs = x; }
 
-#line 460 "templates/host/prelude.h"
+#line 473 "templates/host/prelude.h"
 // Returns sum + x[2 l] w[2 l] + x[2 l + 1] w[2 l + 1] in lane l.
-#line 478 "templates/host/prelude.h"
+#line 491 "templates/host/prelude.h"
 INLINE vi dot_pairs(vi w, vi x, vi sum)
 {
     vi part;
@@ -615,12 +628,12 @@ INLINE vi dot_pairs(vi w, vi x, vi sum)
             : "+v"(sum), "=&v"(part) : "v"(x), "v"(w));
     return sum;
 }
-#line 486 "templates/host/prelude.h"
+#line 499 "templates/host/prelude.h"
 
-#line 488 "templates/host/prelude.h"
+#line 501 "templates/host/prelude.h"
 INLINE vi repeat_pair(const int32_t* at) { return (vi){ *at, *at, *at, *at, *at, *at, *at, *at }; }
 
-#line 491 "templates/host/prelude.h"
+#line 504 "templates/host/prelude.h"
 // Lane l of the result is lane at[l] of a vector.
 INLINE vi take_lanes(vi of, vi at)
 {
@@ -628,13 +641,13 @@ INLINE vi take_lanes(vi of, vi at)
     __asm__("vpermd %2, %1, %0" : "=v"(x) : "v"(at), "v"(of));
     return x;
 }
-#line 499 "templates/host/prelude.h"
+#line 512 "templates/host/prelude.h"
 
 INLINE vi add_pairs(vi x, vi sum)
 {
-#line 506 "templates/host/prelude.h"
+#line 519 "templates/host/prelude.h"
     return dot_pairs((vi){ 0x10001, 0x10001, 0x10001, 0x10001, 0x10001, 0x10001, 0x10001, 0x10001 }, x, sum);
-#line 508 "templates/host/prelude.h"
+#line 521 "templates/host/prelude.h"
 }
 
 // Bytes x as x 2^up - lower, two in each lane.
@@ -649,39 +662,39 @@ INLINE vi load_wide_s8(const unsigned char* at, int up, int lower)
 INLINE vi times_ratio(vi a, vi b)
 {
     vi x;
-#line 525 "templates/host/prelude.h"
+#line 538 "templates/host/prelude.h"
     __asm__("vpmulhrsw %2, %1, %0" : "=v"(x) : "v"(b), ANY(a));
-#line 527 "templates/host/prelude.h"
+#line 540 "templates/host/prelude.h"
     return x;
 }
 
 INLINE vi absolute_pairs(vi x)
 {
     vi size;
-#line 536 "templates/host/prelude.h"
+#line 549 "templates/host/prelude.h"
     __asm__("vpabsw %1, %0" : "=v"(size) : "v"(x));
-#line 538 "templates/host/prelude.h"
+#line 551 "templates/host/prelude.h"
     return size;
 }
 
 INLINE int any_bit(vi x)
 {
     int any;
-#line 550 "templates/host/prelude.h"
+#line 563 "templates/host/prelude.h"
     __asm__("vmovmskps %1, %0" : "=r"(any) : "x"((vi)(x != 0)));
-#line 552 "templates/host/prelude.h"
+#line 565 "templates/host/prelude.h"
     return any;
 }
 
 // The low 16 bits of the lanes of a, then of b.
 INLINE vi low_halves(vi a, vi b)
 {
-#line 567 "templates/host/prelude.h"
+#line 580 "templates/host/prelude.h"
     vi x;
     __asm__("vpackusdw %2, %1, %0\n\tvpermq $0xd8, %0, %0"
             : "=v"(x) : "v"(a & 0xffff), "v"(b & 0xffff));
     return x;
-#line 572 "templates/host/prelude.h"
+#line 585 "templates/host/prelude.h"
 }
 
 // Rounds a times `factor`, then b times it, to 16-bit numbers; products are at most 32767.
