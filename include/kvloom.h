@@ -421,7 +421,8 @@ typedef struct kvl_context_desc {
 // - desc is copied, strings included; the log's and the allocator's user pointers are kept.
 KVL_API kvl_status kvl_context_create(const kvl_context_desc* desc, kvl_context** out);
 
-// Frees a context.  NULL is allowed.  Every cache of it must be freed before.
+// Frees a context.  NULL is allowed.  Its caches, statistics, calibrations and loads must be freed
+// before.
 KVL_API void kvl_context_destroy(kvl_context* ctx);
 
 // The message of the last failure; "" if there was none.  Owned by the context, valid until its
@@ -492,8 +493,9 @@ typedef struct kvl_cache_desc {
 
 // Creates a cache: parses the specs, checks them against the shapes, makes or loads the kernels.
 // - desc is copied.  *out is NULL after a failure.
-// - errors: KVL_BAD_ARGUMENT (layer, field, value and rule), KVL_UNSUPPORTED, KVL_NO_MEMORY, and
-//   with KVL_TARGET_HOST also KVL_NO_KERNEL, KVL_GENERATE, KVL_COMPILE.
+// - errors: KVL_BAD_ARGUMENT (layer, field, value and rule), KVL_UNSUPPORTED, KVL_NO_MEMORY; with
+//   generated kernels also KVL_NO_KERNEL, KVL_GENERATE, KVL_COMPILE; with KVL_TARGET_CUDA
+//   KVL_DEVICE, and KVL_NO_DRIVER in a context of an `arch` without a device.
 KVL_API kvl_status kvl_cache_create(kvl_context* ctx, const kvl_cache_desc* desc, kvl_cache** out);
 
 // Frees a cache and its sequences.  NULL is allowed.
@@ -626,7 +628,7 @@ typedef struct kvl_append_desc {
 } kvl_append_desc;
 
 // Appends rows to one layer of a batch of sequences, and encodes every chunk that is complete.
-// - k and v are borrowed until the call returns.
+// - k and v are borrowed until the call returns; on target cuda until the stream has done its work.
 // - errors: KVL_BAD_ARGUMENT (also: a row that is not finite, with sequence, row, head, channel),
 //   KVL_NO_MEMORY; no sequence has changed then.
 KVL_API kvl_status kvl_append(kvl_cache* cache, const kvl_append_desc* desc);
@@ -657,7 +659,8 @@ typedef struct kvl_attend_desc {
 // it is, not as it was at their age; kvl_append_attend does that.  q_positions = kv_len, before the
 // append, gives attention over the past alone, to be merged with the engine's own attention within
 // the new rows: kvl_merge.
-// - o must not overlap q.
+// - o must not overlap q.  q, o and lse are borrowed until the call returns; on target cuda until
+//   the stream has done its work.
 // - errors: KVL_BAD_ARGUMENT (also: a query that would see released rows), KVL_NO_MEMORY; o and lse
 //   are untouched then.
 KVL_API kvl_status kvl_attend(kvl_cache* cache, const kvl_attend_desc* desc);
@@ -667,7 +670,7 @@ KVL_API kvl_status kvl_attend(kvl_cache* cache, const kvl_attend_desc* desc);
 // attend->prefill, row j sees the rows of the call up to its own in 16 bits instead, and those
 // before the call as they were then.
 // - attend has the append's layer, num_seqs and seqs, q_lens equal to num_rows (NULL: one each),
-//   and no q_positions.
+//   and no q_positions, row_begins or row_ends; the stream is the append's.
 // - o and lse must not overlap k, v and q.
 // - errors: as kvl_append and kvl_attend; no sequence has changed then, o and lse are untouched.
 KVL_API kvl_status kvl_append_attend(kvl_cache* cache, const kvl_append_desc* append,
@@ -694,7 +697,7 @@ typedef struct kvl_merge_desc {
 // processes.  A part with lse = -inf is empty: its o is
 // not read, and the other part is copied bit for bit; two empty parts give o = 0, lse = -inf.
 // - all arrays are borrowed until the call returns; on target cuda they are memory of the device,
-//   and an lse that is NaN or +inf is not noticed.
+//   borrowed until the stream has done its work, and an lse that is NaN or +inf is not noticed.
 // - errors: KVL_BAD_ARGUMENT (also: an lse that is NaN or +inf); o and lse are untouched then.
 KVL_API kvl_status kvl_merge(kvl_context* ctx, const kvl_merge_desc* desc);
 
@@ -827,7 +830,8 @@ typedef struct kvl_statistics kvl_statistics;
 
 typedef struct kvl_statistics_desc {
     int                   num_layers;
-    const kvl_layer_desc* layers;       // [num_layers] as for a cache; specs are not read
+    const kvl_layer_desc* layers;       // [num_layers] as for a cache, head dims up to 256; specs
+                                        // are not read
     int                   num_queries;  // sampled for each KV head; 0: 64; at most 4096
     int                   num_key_runs; // sampled runs of 128 keys; 0: 8; at most 1024
     uint64_t              seed;         // of the samples

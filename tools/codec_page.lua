@@ -302,7 +302,8 @@ local function main(paths)
     print("# The codecs\n")
     print("Written by `tools/codec_page.lua` from `gen/codecs/`, `gen/parts/` and measurements:\n"
           .. "`sh tools/codecs.sh MODEL TEXT [CALIBRATION_TEXT]` makes it anew.  Stages and\n"
-          .. "words are explained by `kvloom-eval --help` and in the files of `gen/parts/`.\n")
+          .. "words are listed by `kvloom-eval --list-caches` and explained in the files of\n"
+          .. "`gen/parts/`.\n")
     print(("Bits of a value in pages count metadata, at a head dim of %d where a group is a head;\n"
            .. "without the rows in 16 bits, whose numbers are those of windows: first / newest.\n"
            ):format(head_dim))

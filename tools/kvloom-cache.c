@@ -33,7 +33,9 @@ static const char help[] =
     "  --kv-heads N      of warm (3)\n"
     "  --compiler PATH   of warm; else KVLOOM_CC, cc, gcc or clang\n"
     "  --isa NAME        of warm, as KVLOOM_ISA has them; else KVLOOM_ISA, else the best\n"
-    "Specs of calibrated caches need no calibration here: kernels do not depend on its numbers.\n"
+    "Specs of calibrated caches need no calibration here: kernels do not depend on its numbers,\n"
+    "but for the bits that it chooses (loom:2.25): name those of each layer, which\n"
+    "decode --verbose prints, as loom:k3,v2,g64.\n"
     "\n"
     "  --help            this text\n"
     "  --version         the version\n";

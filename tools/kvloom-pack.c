@@ -40,8 +40,9 @@ static const char usage[] =
     "  --list FILE        more of them, one a line; # begins a comment\n"
     "  --name NAME        of the table in the header (kernel_pack)\n"
     "  --target NAME      host or cuda (host)\n"
-    "  --arch LIST        host: avx512,avx2,portable, or neon,portable (those of this machine);\n"
-    "                     for another processor KVLOOM_CC names a compiler\n"
+    "  --arch LIST        host: of avx512, avx512bw, avxvnni, avx2, neondot, neon, portable\n"
+    "                     (avx512,avx2,portable, or neon,portable, as this machine is); for\n"
+    "                     another processor KVLOOM_CC names a compiler\n"
     "                     cuda: sm_XX for a device, compute_XX for PTX, which later devices take\n"
     "                     (sm_75,sm_80,sm_86,sm_89,sm_90,sm_100,sm_120,compute_75)\n"
     "  --exact            host: kernels of contexts with `exact`\n"
@@ -49,7 +50,9 @@ static const char usage[] =
     "  --threads N        compilers at a time (0: one a processor)\n"
     "  --help             this text\n"
     "  --version          the version\n"
-    "Specs of calibrated caches need no calibration here: kernels do not depend on its numbers.\n"
+    "Specs of calibrated caches need no calibration here: kernels do not depend on its numbers,\n"
+    "but for the bits that it chooses (loom:2.25): name those of each layer, which\n"
+    "decode --verbose prints, as loom:k3,v2,g64.\n"
     "Exit status: 0, 1 after a failure, 2 for a wrong command line.\n";
 
 static int fail(const char* format, ...) __attribute__((format(printf, 1, 2)));

@@ -404,8 +404,11 @@ local function usual_items(codec)
     local w, items = codec.windows or {}, {}
     items[1] = ("k%d,v%d"):format(codec.key.bits, codec.value.bits)
     local kg, vg = codec.key.group, codec.value.group
-    if kg or vg then
-        items[#items + 1] = kg == vg and ("g%s"):format(kg) or ("kg%s,vg%s"):format(kg, vg)
+    if kg == vg then
+        if kg then items[#items + 1] = ("g%s"):format(kg) end
+    else
+        if kg then items[#items + 1] = ("kg%s"):format(kg) end
+        if vg then items[#items + 1] = ("vg%s"):format(vg) end
     end
     for _, name in ipairs { "sink", "recent", "chunk", "page" } do
         if w[name] then items[#items + 1] = ("%s=%d"):format(name, w[name]) end
