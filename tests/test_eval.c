@@ -638,6 +638,15 @@ Test(eval, resume_keeps_choices)
         cr_expect_float_eq(a->peak_rotated[i], b->peak_rotated[i], 1e-12);
     }
     cr_expect_eq(read.caches[1].choices.num_pieces, 0);
+    char* text = NULL;
+    size_t len = 0;
+    FILE* page = open_memstream(&text, &len);
+    eval_table_print(page, &read, true);
+    fclose(page);
+    const char* row = strstr(text, "| `cache` | as they are | rotated | whole head |\n"
+                                   "| --- | ---: | ---: | ---: |\n| `flagrot-kivi:");
+    cr_expect(row != NULL, "%s", text);
+    free(text);
     expect_same(&without, 0, &read, 0);
     eval_results_free(&read);
     eval_results_free(&counted);

@@ -149,15 +149,15 @@ options_of() {
 }
 
 # measure NAME WINDOWS_OF_CACHES CACHES [OPTION ...]: one run of these caches with these windows:
-# $work/NAME.md has its table, without the last column (speed is the machine's), and
-# $work/NAME.json its results.
+# $work/NAME.md has its table, without the last column (speed is the machine's), and what was
+# chosen; $work/NAME.json its results.
 measure() {
     name=$1 added=$2 caches=$3
     shift 3
     for cache in $caches; do set -- "$@" --cache "$(spec "$cache" "$added")"; done
     "$eval_program" -m "$model" -f "$text" -c "$context" --windows "$windows" --skip "$skip" \
         --markdown --json "$work/$name.json" "$@" >"$work/table"
-    sed 's/|[^|]*|$/|/' "$work/table" >"$work/$name.md"
+    sed '1,/^$/s/|[^|]*|$/|/' "$work/table" >"$work/$name.md"
 }
 
 # calibrate FILE PARTS [OPTION ...]: a calibration of the caches of these parts.

@@ -232,31 +232,44 @@ static void print_generations(FILE* out, const eval_results* r)
     }
 }
 
-static void print_choices(FILE* out, const eval_results* r)
+// One row: what was chosen, and the peaks of those pieces.
+static void print_chosen(FILE* out, const eval_cache* cache, bool markdown)
 {
     static const char* const names[] = { "as they are", "rotated", "whole head" };
+    const eval_choices* c = &cache->choices;
+    fprintf(out, markdown ? "| `%s` |" : "%s:", cache->cache);
+    for (int k = 0; k < 3; k++) {
+        if (!markdown) { fprintf(out, "%s %s", k > 0 ? "," : "", names[k]); }
+        fprintf(out, " %.1f %% (%.2f -> %.2f)%s",
+                100.0 * (double)c->count[k] / (double)c->num_pieces, c->peak[k],
+                c->peak_rotated[k], markdown ? " |" : "");
+    }
+    fputc('\n', out);
+}
+
+static void print_choices(FILE* out, const eval_results* r, bool markdown)
+{
     bool any = false;
     for (int i = 0; i < r->num_caches; i++) { any = any || r->caches[i].choices.num_pieces > 0; }
     if (!any) { return; }
-    fputs("\npieces of keys in window 0, and their mean max |x| / rms as they came -> after a "
-          "Hadamard\n", out);
+    if (markdown) {
+        fputs("\nPieces of keys in window 0 by what was chosen, and their mean max |x| / rms as "
+              "they came -> after a\nHadamard:\n\n"
+              "| `cache` | as they are | rotated | whole head |\n"
+              "| --- | ---: | ---: | ---: |\n", out);
+    } else {
+        fputs("\npieces of keys in window 0, and their mean max |x| / rms as they came -> after a "
+              "Hadamard\n", out);
+    }
     for (int i = 0; i < r->num_caches; i++) {
-        const eval_choices* c = &r->caches[i].choices;
-        if (c->num_pieces == 0) { continue; }
-        fprintf(out, "%s:", r->caches[i].cache);
-        for (int k = 0; k < 3; k++) {
-            fprintf(out, "%s %s %.1f %% (%.2f -> %.2f)", k > 0 ? "," : "", names[k],
-                    100.0 * (double)c->count[k] / (double)c->num_pieces, c->peak[k],
-                    c->peak_rotated[k]);
-        }
-        fputc('\n', out);
+        if (r->caches[i].choices.num_pieces > 0) { print_chosen(out, &r->caches[i], markdown); }
     }
 }
 
 void eval_table_print(FILE* out, const eval_results* r, bool markdown)
 {
     print_rows(out, r, markdown);
-    print_choices(out, r);
+    print_choices(out, r, markdown);
     if (markdown) { return; }
     fputc('\n', out);
     print_notes(out, r);
