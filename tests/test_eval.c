@@ -11,6 +11,7 @@
 #include "eval_options.h"
 #include "eval_run.h"
 #include "eval_statistics.h"
+#include "eval_table.h"
 #include "eval_text.h"
 #include "tiny_model.h"
 
