@@ -102,6 +102,9 @@ static void $(s "decode_row")(const kvl__decode_args* a, int row, float* x)
     //% if codec.slots > 0 then
     for (int slot = 0; slot < $(s "row_slots"); ++slot) {
         const unsigned char* at = $(s "slot")(a->page, row, slot);
+        //% if codec.head_dim < 256 then
+        if (at[2] >= $(s "dim")) continue;               // a file can say any channel
+        //% end
         x[at[2]] = $(s "slot_value")(at);
     }
     //% end

@@ -49,6 +49,9 @@ static void $(s "add_slots")(const unsigned char* page, const float* weights, in
     for (int row = first; row < end; ++row)
         for (int slot = 0; slot < $(s "row_slots"); ++slot) {
             const unsigned char* at = $(s "slot")(page, row, slot);
+            //% if codec.head_dim < 256 then
+            if (at[2] >= $(s "dim")) continue;           // a file can say any channel
+            //% end
             const float left = $(s "slot_value")(at) - $(s "read_value")(page, row, at[2]);
             for (int head = 0; head < num_heads; ++head)
                 o[head * $(s "dim") + at[2]] += weights[head * strip_words + row - base] * left;

@@ -1836,7 +1836,7 @@ static void k_decode_row(const kvl__decode_args* a, int row, float* x)
     k_read_row(a->page, row, x);
 #line 92 "templates/host/decode_rows.c"
     k_transform(x, a->tables);
-#line 108 "templates/host/decode_rows.c"
+#line 111 "templates/host/decode_rows.c"
 }
 
 static void k_decode_rows(const kvl__decode_args* a)
@@ -1846,24 +1846,24 @@ static void k_decode_rows(const kvl__decode_args* a)
         if (a->rows) k_decode_row(a, row, a->rows + r * (int64_t)k_dim);
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)k_dim;
-#line 120 "templates/host/decode_rows.c"
+#line 123 "templates/host/decode_rows.c"
             for (int i = 0; i < k_dim; ++i) q[i] = (uint16_t)k_get_code(a->page, row, i);
-#line 122 "templates/host/decode_rows.c"
+#line 125 "templates/host/decode_rows.c"
         }
     }
-#line 135 "templates/host/decode_rows.c"
+#line 138 "templates/host/decode_rows.c"
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;
-#line 141 "templates/host/decode_rows.c"
+#line 144 "templates/host/decode_rows.c"
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; row += k_group_size) {
         for (int i = 0; i < k_dim; ++i, ++at) {
-#line 144 "templates/host/decode_rows.c"
+#line 147 "templates/host/decode_rows.c"
             const int group = k_group(i, row);
             a->scales[at] = k_read_scale(a->page, group);
             a->offsets[at] = k_read_offset(a->page, group, a->scales[at]);
         }
     }
-#line 150 "templates/host/decode_rows.c"
+#line 153 "templates/host/decode_rows.c"
 }
 
 #line 48 "templates/host/program.c"
@@ -2949,7 +2949,7 @@ static void v_decode_row(const kvl__decode_args* a, int row, float* x)
     v_read_row(a->page, row, x);
 #line 92 "templates/host/decode_rows.c"
     v_transform(x, a->tables);
-#line 108 "templates/host/decode_rows.c"
+#line 111 "templates/host/decode_rows.c"
 }
 
 static void v_decode_rows(const kvl__decode_args* a)
@@ -2959,24 +2959,24 @@ static void v_decode_rows(const kvl__decode_args* a)
         if (a->rows) v_decode_row(a, row, a->rows + r * (int64_t)v_dim);
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)v_dim;
-#line 120 "templates/host/decode_rows.c"
+#line 123 "templates/host/decode_rows.c"
             for (int i = 0; i < v_dim; ++i) q[i] = (uint16_t)v_get_code(a->page, row, i);
-#line 122 "templates/host/decode_rows.c"
+#line 125 "templates/host/decode_rows.c"
         }
     }
-#line 135 "templates/host/decode_rows.c"
+#line 138 "templates/host/decode_rows.c"
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;
-#line 138 "templates/host/decode_rows.c"
+#line 141 "templates/host/decode_rows.c"
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; ++row) {
         for (int i = 0; i < v_dim; i += v_group_size, ++at) {
-#line 144 "templates/host/decode_rows.c"
+#line 147 "templates/host/decode_rows.c"
             const int group = v_group(row, i);
             a->scales[at] = v_read_scale(a->page, group);
             a->offsets[at] = v_read_offset(a->page, group, a->scales[at]);
         }
     }
-#line 150 "templates/host/decode_rows.c"
+#line 153 "templates/host/decode_rows.c"
 }
 
 #line 48 "templates/host/program.c"
