@@ -11,8 +11,8 @@
 //     SEQU seq     i64 num_tokens, u64 data_bytes; tokens (i32); the engine's data
 //     ROWS layer   one for each sequence in turn: 6 i64 of kvl__extent, u64 num_pages; per head:
 //                  sink keys, sink values, keys and values of history and tail (16 bits each);
-//                  pages: u64 number of an equal page before it in this layer, from 1, or 0 and
-//                  its contents in linear order
+//                  pages: u64 number of the same page of a sequence before it in this layer, from
+//                  1, where it lies at the same place, or 0 and its contents in linear order
 //     DONE 0       nothing
 //
 // Pages that sequences share are written once.  What is read is checked before anything of it is
@@ -28,7 +28,10 @@ enum {
     KVL__FILE_VERSION = 1,
     KVL__FILE_HEADER = 24, KVL__SECTION_HEADER = 16,
     KVL__TAG_LAYR = 0x5259414c, KVL__TAG_SEQU = 0x55514553, KVL__TAG_ROWS = 0x53574f52,
-    KVL__TAG_DONE = 0x454e4f44
+    KVL__TAG_DONE = 0x454e4f44,
+    KVL__FILE_SEQS = 1 << 20,
+    KVL__TRUSTED = 4096            // pages or sequences that memory is taken for because a file
+                                   // says so, before they are there
 };
 
 // One direction of a file: bytes of the section at hand are counted and hashed.
@@ -66,9 +69,12 @@ KVL__FN uint64_t kvl__get_u64(const unsigned char* from)
     return kvl__get_u32(from) | (uint64_t)kvl__get_u32(from + 4) << 32;
 }
 
+// A file whose lengths do not hold could not be read again: what is written is counted too.
 KVL__FN kvl_status kvl__stream_write(kvl__stream* s, const void* bytes, uint64_t num_bytes)
 {
-    KVL_ASSERT(num_bytes <= s->left);
+    KVL__REQUIRE(s->ctx, num_bytes <= s->left, KVL_FILE,
+                 "section %.4s %u: has %llu bytes more than its length says", (const char*)&s->tag,
+                 s->index, (unsigned long long)(num_bytes - s->left));
     if (num_bytes == 0) return KVL_OK;
     XXH3_64bits_update(&s->hash, bytes, (size_t)num_bytes);
     KVL__REQUIRE(s->ctx, s->write(bytes, (size_t)num_bytes, s->user) == 0, KVL_FILE,
@@ -108,6 +114,8 @@ KVL__FN kvl_status kvl__section_write(kvl__stream* s, uint32_t tag, uint32_t ind
     kvl__put_u32(head + 4, index);
     kvl__put_u64(head + 8, bytes);
     XXH3_64bits_reset(&s->hash);
+    s->tag = tag;
+    s->index = index;
     s->left = bytes + sizeof head;
     return kvl__stream_write(s, head, sizeof head);
 }
@@ -115,7 +123,9 @@ KVL__FN kvl_status kvl__section_write(kvl__stream* s, uint32_t tag, uint32_t ind
 KVL__FN kvl_status kvl__section_write_end(kvl__stream* s)
 {
     unsigned char sum[8];
-    KVL_ASSERT(s->left == 0);
+    KVL__REQUIRE(s->ctx, s->left == 0, KVL_FILE,
+                 "section %.4s %u: has %llu bytes less than its length says", (const char*)&s->tag,
+                 s->index, (unsigned long long)s->left);
     const uint64_t digest = XXH3_64bits_digest(&s->hash);
     kvl__put_u64(sum, digest);
     s->total = s->total * 0x9e3779b97f4a7c15u + digest;
@@ -486,8 +496,9 @@ KVL__FN kvl_status kvl__check_save(const kvl_cache* cache, const kvl_save_desc* 
     KVL__REQUIRE(ctx, d, KVL_BAD_ARGUMENT, "kvl_save_desc = NULL: must be given");
     KVL__REQUIRE(ctx, d->end == 0, KVL_BAD_ARGUMENT,
                  "kvl_save_desc.end = %u: must be 0: zero the whole desc first", d->end);
-    KVL__REQUIRE(ctx, d->num_seqs >= 1 && d->seqs, KVL_BAD_ARGUMENT,
-                 "num_seqs = %d: must be at least 1, with seqs", d->num_seqs);
+    KVL__REQUIRE(ctx, d->num_seqs >= 1 && d->num_seqs <= KVL__FILE_SEQS && d->seqs,
+                 KVL_BAD_ARGUMENT, "num_seqs = %d: must be 1 to %d, with seqs", d->num_seqs,
+                 KVL__FILE_SEQS);
     KVL__REQUIRE(ctx, (d->path != NULL) != (d->write != NULL), KVL_BAD_ARGUMENT,
                  "path, write: exactly one of them must be given");
     for (int i = 0; i < d->num_seqs; ++i) {
@@ -569,6 +580,12 @@ KVL__PUBLIC kvl_status kvl_offload(kvl_cache* cache, const kvl_save_desc* d)
 
 // LOAD
 
+// A page that a file has the contents of, and which page of its sequence it is.
+typedef struct kvl__file_page {
+    unsigned char* contents;
+    int64_t        place;
+} kvl__file_page;
+
 typedef struct kvl__file_load {
     kvl_cache*      cache;
     kvl__stream     s;
@@ -578,7 +595,7 @@ typedef struct kvl__file_load {
     const kvl_seq*  into;          // [num_into] handles that wait for their rows; NULL: make some
     int             num_into;
     kvl__staging    st;
-    unsigned char** pages;         // of the layer at hand, by number from 1
+    kvl__file_page* pages;         // of the layer at hand, by number from 1
     int64_t         num_pages, room;
     const int32_t*  free_pages;    // [num_free] that the engine gave
     int64_t         num_free, next_free;
@@ -598,8 +615,9 @@ KVL__FN kvl_status kvl__read_header(kvl__stream* s, kvl_file_info* info)
     info->num_layers = (int)kvl__get_u32(head + 12);
     info->num_seqs = (int)kvl__get_u32(head + 16);
     KVL__REQUIRE(s->ctx, info->num_layers >= 1 && info->num_layers <= 65536 &&
-                 info->num_seqs >= 1 && info->num_seqs <= 1 << 20 && kvl__get_u32(head + 20) == 0,
-                 KVL_FILE, "the file is damaged: its header has %d layers and %d sequences",
+                 info->num_seqs >= 1 && info->num_seqs <= KVL__FILE_SEQS &&
+                 kvl__get_u32(head + 20) == 0, KVL_FILE,
+                 "the file is damaged: its header has %d layers and %d sequences",
                  info->num_layers, info->num_seqs);
     return KVL_OK;
 }
@@ -672,6 +690,44 @@ KVL__FN kvl_status kvl__file_read_seq(kvl__stream* s, uint32_t index, kvl_loaded
     return kvl__section_read_end(s);
 }
 
+KVL__FN void kvl__loaded_release(kvl_context* ctx, kvl_loaded_seq* seqs, int num_seqs)
+{
+    for (int i = 0; i < num_seqs; ++i) {
+        kvl__free(ctx, seqs[i].tokens, 4u * (size_t)seqs[i].num_tokens);
+        kvl__free(ctx, seqs[i].data, (size_t)seqs[i].data_bytes);
+    }
+    kvl__free(ctx, seqs, (size_t)num_seqs * sizeof *seqs);
+}
+
+// Tokens and data of num sequences, [num] at *out; NULL after an error.
+KVL__FN kvl_status kvl__file_read_seqs(kvl__stream* s, int num, kvl_loaded_seq** out)
+{
+    kvl_loaded_seq* list = NULL;
+    int room = 0;
+    *out = NULL;
+    for (int i = 0; i < num; ++i) {
+        if (i == room) {
+            const int more = (int)kvl__min_i64(num, kvl__max_i64(2 * room, KVL__TRUSTED));
+            const size_t bytes = (size_t)more * sizeof *list;
+            kvl_loaded_seq* grown = (kvl_loaded_seq*)kvl__alloc_zeroed(s->ctx, bytes);
+            if (!grown) {
+                kvl__loaded_release(s->ctx, list, room);
+                return kvl__fail(s->ctx, KVL_NO_MEMORY, "the allocator has no %zu bytes", bytes);
+            }
+            if (list) memcpy(grown, list, (size_t)room * sizeof *list);
+            kvl__free(s->ctx, list, (size_t)room * sizeof *list);
+            list = grown;
+            room = more;
+        }
+        const kvl_status status = kvl__file_read_seq(s, (uint32_t)i, &list[i]);
+        if (status == KVL_OK) continue;
+        kvl__loaded_release(s->ctx, list, room);
+        return status;
+    }
+    *out = list;
+    return KVL_OK;
+}
+
 // Whether an extent can be one of this layer, whose spec is the file's.
 KVL__FN int kvl__extent_fits(const kvl__layer* l, const kvl__extent* e)
 {
@@ -720,12 +776,12 @@ KVL__FN kvl_status kvl__read_stretches(kvl__file_load* job, const kvl__layer* l,
 }
 
 // A number for a page: later sequences of this layer may refer to it.
-KVL__FN kvl_status kvl__number_page(kvl__file_load* job, unsigned char* page)
+KVL__FN kvl_status kvl__number_page(kvl__file_load* job, unsigned char* contents, int64_t place)
 {
     kvl_context* ctx = job->cache->ctx;
     if (job->num_pages == job->room) {
         const int64_t room = job->room ? 2 * job->room : 256;
-        unsigned char** more = (unsigned char**)kvl__alloc(ctx, (size_t)room * sizeof *more);
+        kvl__file_page* more = (kvl__file_page*)kvl__alloc(ctx, (size_t)room * sizeof *more);
         KVL__REQUIRE(ctx, more, KVL_NO_MEMORY, "the allocator has no %zu bytes",
                      (size_t)room * sizeof *more);
         if (job->pages) memcpy(more, job->pages, (size_t)job->num_pages * sizeof *more);
@@ -733,76 +789,24 @@ KVL__FN kvl_status kvl__number_page(kvl__file_load* job, unsigned char* page)
         job->pages = more;
         job->room = room;
     }
-    job->pages[job->num_pages++] = page;
-    return KVL_OK;
-}
-
-KVL__FN kvl_status kvl__read_page(kvl__file_load* job, const kvl__layer* l, kvl__seq_layer* to,
-                                  kvl__page_batch* b)
-{
-    kvl__table* table = to->table;
-    int64_t number;
-    KVL__TRY(kvl__read_i64(&job->s, &number));
-    if (number != 0) {
-        KVL__REQUIRE(job->s.ctx, number > 0 && number <= job->num_pages, KVL_FILE,
-                     "the file is damaged: page %lld of %lld", (long long)number,
-                     (long long)job->num_pages);
-        unsigned char* page = job->pages[number - 1];
-        const int64_t place = table->first + table->num;
-        if (job->cache->num_pages) page = kvl__page_for(job->cache, l, to, place, page);
-        else ++kvl__page_of(page)->uses->refs;
-        if (!page) return KVL_NO_MEMORY;
-        kvl__table_put(table, table->num++, page);
-        return KVL_OK;
-    }
-    KVL__TRY(kvl__stream_read(&job->s, kvl__batch_linear(b, b->num), l->page_bytes));
-    unsigned char* page = kvl__page_for(job->cache, l, to, table->first + table->num, NULL);
-    if (!page) return KVL_NO_MEMORY;
-    kvl__table_put(table, table->num++, page);
-    b->contents[b->num] = page;
-    b->num_rows[b->num++] = l->config.page_size;
-    return kvl__number_page(job, page);
-}
-
-KVL__FN kvl_status kvl__read_pages(kvl__file_load* job, const kvl__layer* l, kvl__seq_layer* to,
-                                   int64_t first, int64_t num)
-{
-    kvl__page_batch b;
-    memset(&b, 0, sizeof b);
-    b.l = l;
-    b.st = &job->st;
-    b.into_page = 1;
-    if (num == 0) return KVL_OK;
-    KVL__REQUIRE(job->s.ctx, (uint64_t)num <= job->s.left / 8, KVL_FILE,
-                 "the file is damaged: %lld pages in %llu bytes", (long long)num,
-                 (unsigned long long)job->s.left);
-    if (!to->table || to->table->entries < num) {
-        kvl__table_leave(job->cache, l, to->table);
-        to->table = kvl__table_create(job->cache, kvl__table_entries(num));
-    }
-    if (!to->table) return KVL_NO_MEMORY;
-    to->table->first = first;
-    while (to->table->num < num) {
-        KVL__TRY(kvl__read_page(job, l, to, &b));
-        if (b.num < KVL__STAGED_PAGES && to->table->num < num) continue;
-        KVL__TRY(kvl__batch_run(&b));
-        b.num = 0;
-    }
-    if (kvl__on_device(job->cache)) kvl__table_update(job->cache, to->table, 0);
+    job->pages[job->num_pages].contents = contents;
+    job->pages[job->num_pages++].place = place;
     return KVL_OK;
 }
 
 // Names pages [first, end) of a sequence of `cache` that has none there, from those that were
-// given.
+// given.  most: pages that the sequence will have; its list grows towards them.
 KVL__FN kvl_status kvl__give_pages(kvl__file_load* job, kvl_cache* cache, kvl__seq* seq,
-                                  int64_t first, int64_t end)
+                                   int64_t first, int64_t end, int64_t most)
 {
     if (end > seq->num_pages) {
-        const size_t bytes = (size_t)end * sizeof *seq->pages;
+        const int64_t more = kvl__max_i64(2 * seq->num_pages, KVL__TRUSTED);
+        const int64_t num = kvl__max_i64(end, kvl__min_i64(more, most));
+        const size_t bytes = (size_t)num * sizeof *seq->pages;
         int32_t* list = (int32_t*)kvl__alloc(cache->ctx, bytes);
         KVL__REQUIRE(cache->ctx, list, KVL_NO_MEMORY, "the allocator has no %zu bytes", bytes);
-        for (int64_t p = 0; p < end; ++p) list[p] = p < seq->num_pages ? seq->pages[p] : -1;
-        const int listed = kvl__seq_list_pages(cache, seq, list, end);
+        for (int64_t p = 0; p < num; ++p) list[p] = p < seq->num_pages ? seq->pages[p] : -1;
+        const int listed = kvl__seq_list_pages(cache, seq, list, num);
         kvl__free(cache->ctx, list, bytes);
         if (!listed) return KVL_NO_MEMORY;
     }
@@ -821,6 +825,94 @@ KVL__FN kvl_status kvl__give_pages(kvl__file_load* job, kvl_cache* cache, kvl__s
     return KVL_OK;
 }
 
+// A page that the file has had, of which its sequence and this one have the same rows at one place.
+KVL__FN kvl_status kvl__known_page(const kvl__file_load* job, int layer, int64_t number,
+                                   int64_t place, unsigned char** out)
+{
+    KVL__REQUIRE(job->s.ctx, number > 0 && number <= job->num_pages, KVL_FILE,
+                 "the file is damaged: page %lld of %lld", (long long)number,
+                 (long long)job->num_pages);
+    const kvl__file_page* page = &job->pages[number - 1];
+    KVL__REQUIRE(job->s.ctx, page->place == place, KVL_FILE,
+                 "the file is damaged: page %lld of %lld at place %lld: layer %d has it at %lld",
+                 (long long)number, (long long)job->num_pages, (long long)place, layer,
+                 (long long)page->place);
+    *out = page->contents;
+    return KVL_OK;
+}
+
+// The next page of a table, which has an entry for it.  most: see kvl__give_pages.
+KVL__FN kvl_status kvl__read_page(kvl__file_load* job, const kvl__layer* l, kvl__seq_layer* to,
+                                  int64_t most, kvl__page_batch* b)
+{
+    kvl_cache* cache = job->cache;
+    kvl__table* table = to->table;
+    const int64_t place = table->first + table->num;
+    unsigned char *known = NULL, *page;
+    int64_t number;
+    KVL__TRY(kvl__read_i64(&job->s, &number));
+    if (number != 0)
+        KVL__TRY(kvl__known_page(job, (int)(l - cache->layers), number, place, &known));
+    else
+        KVL__TRY(kvl__stream_read(&job->s, kvl__batch_linear(b, b->num), l->page_bytes));
+    if (cache->num_pages)
+        KVL__TRY(kvl__give_pages(job, cache, kvl__seq_of(cache, l, to), place, place + 1, most));
+    if (known && !cache->num_pages) {
+        page = known;
+        ++kvl__page_of(page)->uses->refs;
+    } else {
+        page = kvl__page_for(cache, l, to, place, known);
+        if (!page) return KVL_NO_MEMORY;
+    }
+    kvl__table_put(table, table->num++, page);
+    if (known) return KVL_OK;
+    b->contents[b->num] = page;
+    b->num_rows[b->num++] = l->config.page_size;
+    return kvl__number_page(job, page, place);
+}
+
+// Room for one more page of `num` that a file claims: entries for as many only once they came.
+KVL__FN int kvl__table_grow(kvl_cache* cache, kvl__seq_layer* to, int64_t num)
+{
+    kvl__table* old = to->table;
+    if (old && old->num < old->entries) return 1;
+    const int64_t more = old && old->num ? 2 * old->entries : kvl__min_i64(num, KVL__TRUSTED);
+    kvl__table* table = kvl__table_create(cache, kvl__table_entries(more));
+    if (!table) return 0;
+    if (old) {
+        table->first = old->first;
+        table->num = old->num;
+        kvl__table_move(table, 0, old, 0, old->num);
+        kvl__table_free(cache, old);
+    }
+    to->table = table;
+    return 1;
+}
+
+KVL__FN kvl_status kvl__read_pages(kvl__file_load* job, const kvl__layer* l, kvl__seq_layer* to,
+                                   int64_t first, int64_t num)
+{
+    kvl__page_batch b;
+    memset(&b, 0, sizeof b);
+    b.l = l;
+    b.st = &job->st;
+    b.into_page = 1;
+    if (num == 0) return KVL_OK;
+    KVL__REQUIRE(job->s.ctx, (uint64_t)num <= job->s.left / 8, KVL_FILE,
+                 "the file is damaged: %lld pages in %llu bytes", (long long)num,
+                 (unsigned long long)job->s.left);
+    for (int64_t p = 0; p < num; ++p) {
+        if (!kvl__table_grow(job->cache, to, num)) return KVL_NO_MEMORY;
+        if (p == 0) to->table->first = first;
+        KVL__TRY(kvl__read_page(job, l, to, first + num, &b));
+        if (b.num < KVL__STAGED_PAGES && p + 1 < num) continue;
+        KVL__TRY(kvl__batch_run(&b));
+        b.num = 0;
+    }
+    if (kvl__on_device(job->cache)) kvl__table_update(job->cache, to->table, 0);
+    return KVL_OK;
+}
+
 KVL__FN kvl_status kvl__read_rows(kvl__file_load* job, int layer, int seq)
 {
     const kvl__layer* l = &job->cache->layers[layer];
@@ -836,11 +928,12 @@ KVL__FN kvl_status kvl__read_rows(kvl__file_load* job, int layer, int seq)
                  "the file is damaged: layer %d of sequence %d has %lld rows, %lld of them "
                  "quantized, in %lld pages", layer, seq, (long long)e.rows, (long long)e.quantized,
                  (long long)num_pages);
+    KVL__REQUIRE(job->s.ctx, !kvl__on_device(job->cache) || e.rows <= KVL__DEVICE_ROWS_MAX,
+                 KVL_UNSUPPORTED, "sequence %d: %lld rows: a device takes at most 2^31 - 1 of a "
+                 "sequence", seq, (long long)e.rows);
     to->now = e;
     to->now.history = kvl__min_i64(e.history, l->keep_rows);
     KVL__TRY(kvl__read_stretches(job, l, to, e.history));
-    if (job->cache->num_pages)
-        KVL__TRY(kvl__give_pages(job, job->cache, job->seqs[seq], end - num_pages, end));
     KVL__TRY(kvl__read_pages(job, l, to, end - num_pages, num_pages));
     kvl__record_update(job->cache, to, 1);
     KVL_ASSERT(kvl__seq_layer_holds(l, to));
@@ -850,8 +943,10 @@ KVL__FN kvl_status kvl__read_rows(kvl__file_load* job, int layer, int seq)
 KVL__FN kvl_status kvl__load_seqs(kvl__file_load* job)
 {
     kvl_cache* cache = job->cache;
-    for (int i = 0; i < job->num_seqs; ++i)
-        KVL__TRY(kvl__file_read_seq(&job->s, (uint32_t)i, &job->out[i]));
+    const size_t bytes = (size_t)job->num_seqs * sizeof *job->seqs;
+    KVL__TRY(kvl__file_read_seqs(&job->s, job->num_seqs, &job->out));
+    job->seqs = (kvl__seq**)kvl__alloc_zeroed(cache->ctx, bytes);
+    KVL__REQUIRE(cache->ctx, job->seqs, KVL_NO_MEMORY, "the allocator has no %zu bytes", bytes);
     for (int i = 0; i < job->num_seqs; ++i) {
         job->seqs[i] = kvl__seq_make(cache, NULL);
         if (!job->seqs[i]) return KVL_NO_MEMORY;
@@ -868,27 +963,6 @@ KVL__FN kvl_status kvl__load_seqs(kvl__file_load* job)
     KVL__TRY(kvl__section_read(&job->s, KVL__TAG_DONE, 0));
     KVL__TRY(kvl__section_read_end(&job->s));
     return kvl__device_end(cache);
-}
-
-KVL__FN void kvl__loaded_release(kvl_context* ctx, kvl_loaded_seq* seqs, int num_seqs)
-{
-    for (int i = 0; i < num_seqs; ++i) {
-        kvl__free(ctx, seqs[i].tokens, 4u * (size_t)seqs[i].num_tokens);
-        kvl__free(ctx, seqs[i].data, (size_t)seqs[i].data_bytes);
-    }
-    kvl__free(ctx, seqs, (size_t)num_seqs * sizeof *seqs);
-}
-
-// Memory of a load; *job is released whatever the status.
-KVL__FN kvl_status kvl__load_begin(kvl__file_load* job, int num_seqs)
-{
-    kvl_context* ctx = job->cache->ctx;
-    job->num_seqs = num_seqs;
-    job->seqs = (kvl__seq**)kvl__alloc_zeroed(ctx, (size_t)num_seqs * sizeof *job->seqs);
-    job->out = (kvl_loaded_seq*)kvl__alloc_zeroed(ctx, (size_t)num_seqs * sizeof *job->out);
-    KVL__REQUIRE(ctx, job->seqs && job->out, KVL_NO_MEMORY, "no memory for %d sequences",
-                 num_seqs);
-    return kvl__staging_begin(job->cache, &job->st);
 }
 
 // Handles for all sequences, or for none.
@@ -1059,7 +1133,36 @@ KVL__FN kvl_status kvl__check_copy(const kvl__copy* c)
     return KVL_OK;
 }
 
-// On a fork of the destination, so that it is as it was after a failure.
+// Whether the rows are there; the message is in the context of the cache that is written.
+KVL__FN kvl_status kvl__check_copied(const kvl__copy* c)
+{
+    kvl_context* ctx = c->to->ctx;
+    const kvl__seq* seq = kvl__seq_find(c->from, c->from_seq);
+    KVL__REQUIRE(ctx, seq, KVL_BAD_ARGUMENT, "from_seq = %#llx: no sequence of the cache that is "
+                 "read, or one that was freed", (unsigned long long)c->from_seq);
+    KVL__REQUIRE(ctx, !seq->away, KVL_BAD_ARGUMENT, "from_seq = %#llx: its rows are offloaded: "
+                 "kvl_reload brings them back", (unsigned long long)c->from_seq);
+    KVL__REQUIRE(ctx, c->first >= 0 && c->num >= 0, KVL_BAD_ARGUMENT,
+                 "first = %lld, num = %lld: must not be negative", (long long)c->first,
+                 (long long)c->num);
+    for (int i = 0; i < c->from->num_layers; ++i) {
+        const kvl__extent* e = &seq->layers[i].now;
+        const int64_t sink = c->from->layers[i].config.sink_len, gone = kvl__gone_rows(e);
+        if (!c->from->layers[i].active) continue;
+        KVL__REQUIRE(ctx, c->first <= e->rows && c->num <= e->rows - c->first, KVL_BAD_ARGUMENT,
+                     "rows %lld and %lld more: layer %d has %lld rows", (long long)c->first,
+                     (long long)c->num, i, (long long)e->rows);
+        KVL__REQUIRE(ctx, gone == 0 || c->num == 0 || c->first >= sink + gone ||
+                     c->first + c->num <= sink, KVL_BAD_ARGUMENT,
+                     "rows %lld and %lld more: those from %lld to %lld of layer %d are dropped",
+                     (long long)c->first, (long long)c->num, (long long)sink,
+                     (long long)(sink + gone - 1), i);
+    }
+    return KVL_OK;
+}
+
+// On a fork of the destination, so that it is as it was after a failure; it is no sequence of the
+// caller's, and max_seqs does not count it.
 KVL__PUBLIC kvl_status kvl_copy_rows(kvl_cache* to, kvl_seq to_seq, kvl_cache* from,
                                      kvl_seq from_seq, int64_t first, int64_t num)
 {
@@ -1076,8 +1179,9 @@ KVL__PUBLIC kvl_status kvl_copy_rows(kvl_cache* to, kvl_seq to_seq, kvl_cache* f
     KVL__REQUIRE(to->ctx, to->num_pages == 0, KVL_UNSUPPORTED, "kvl_copy_rows: page tables are the "
                  "engine's (num_pages): append what kvl_restore gives");
     KVL__TRY(kvl__need_seq(to, to_seq, &seq));
+    KVL__TRY(kvl__check_copied(&c));
     KVL__TRY(kvl__check_positions(&c, seq));
-    KVL__TRY(kvl__seq_add(to, seq, &c.to_seq));
+    KVL__TRY(kvl__seq_add_made(to, kvl__seq_make(to, seq), &c.to_seq));
     fork = kvl__seq_find(to, c.to_seq);
     kvl_status status = kvl__copy_layers(&c);
     if (status == KVL_OK) {
@@ -1162,7 +1266,8 @@ KVL__FN kvl_status kvl__load_recode(kvl__file_load* job, kvl_cache* cache, int* 
         if (cache->num_pages) {
             int64_t needed;
             KVL__TRY(kvl_pages_needed(cache, c.num, &needed));
-            KVL__TRY(kvl__give_pages(job, cache, kvl__seq_find(cache, c.to_seq), 0, needed));
+            KVL__TRY(kvl__give_pages(job, cache, kvl__seq_find(cache, c.to_seq), 0, needed,
+                                     needed));
         }
         KVL__TRY(kvl__copy_layers(&c));
     }
@@ -1181,14 +1286,15 @@ KVL__FN kvl_status kvl__load_into(kvl__file_load* job, kvl_cache* cache, const k
         if (status != KVL_OK) same = 0;
     }
     job->cache = cache;
+    job->num_seqs = num_seqs;
     if (same) {
-        KVL__TRY(kvl__load_begin(job, num_seqs));
+        KVL__TRY(kvl__staging_begin(cache, &job->st));
         KVL__TRY(kvl__load_seqs(job));
         return job->into ? kvl__load_return(job) : kvl__load_enter(job);
     }
     KVL__TRY(kvl__load_twin(cache, layers, d, &twin));
     job->cache = twin;
-    status = kvl__load_begin(job, num_seqs);
+    status = kvl__staging_begin(twin, &job->st);
     if (status == KVL_OK) status = kvl__load_recode(job, cache, &entered);
     for (int i = 0; status != KVL_OK && i < entered; ++i) kvl_seq_free(cache, job->out[i].seq);
     // Its sequences go with the twin; what is left of the job is the context's.
@@ -1318,11 +1424,8 @@ KVL__FN kvl_status kvl__read_front(kvl__stream* s, kvl_file_info* info, kvl_load
         if (layer.active && !info->spec[0])
             snprintf(info->spec, sizeof info->spec, "%s", layer.spec);
     }
-    const size_t bytes = (size_t)info->num_seqs * sizeof **out;
-    *out = (kvl_loaded_seq*)kvl__alloc_zeroed(s->ctx, bytes);
-    KVL__REQUIRE(s->ctx, *out, KVL_NO_MEMORY, "the allocator has no %zu bytes", bytes);
+    KVL__TRY(kvl__file_read_seqs(s, info->num_seqs, out));
     for (int i = 0; i < info->num_seqs; ++i) {
-        KVL__TRY(kvl__file_read_seq(s, (uint32_t)i, &(*out)[i]));
         info->num_tokens += (*out)[i].num_tokens;
         info->data_bytes += (*out)[i].data_bytes;
     }
@@ -1343,8 +1446,6 @@ KVL__FN kvl_status kvl__open_front(kvl_context* ctx, const char* path, kvl_file_
     const kvl_status status = kvl__read_front(&s, info, out);
     fclose(file);
     if (status == KVL_OK) return KVL_OK;
-    if (*out) kvl__loaded_release(ctx, *out, info->num_seqs);
-    *out = NULL;
     memset(info, 0, sizeof *info);
     return status;
 }

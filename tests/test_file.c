@@ -9,6 +9,11 @@
 #include <signal.h>
 #include <unistd.h>
 
+#ifndef XXH_INLINE_ALL
+#define XXH_INLINE_ALL
+#endif
+#include <xxhash.h>
+
 enum { Q_HEADS = 4, HEADS = 2, DIM = 32, ROW = HEADS * DIM, ROWS = 260 };
 
 typedef struct input { float *k, *v, *q; } input;
@@ -308,6 +313,264 @@ Test(file, damage_is_seen)
     refused(&c, &b, KVL_UNSUPPORTED, "version 9");
     free(b.data);
     test_close(&c);
+    input_free(&in);
+}
+
+// FILES WITH A LIE IN THEM: sums that hold over contents that nothing has written
+
+static uint64_t number_at(const test_bytes* b, size_t at)
+{
+    uint64_t x;
+    cr_assert(at + 8 <= b->size);
+    memcpy(&x, b->data + at, 8);               // the tests run where bytes are in this order
+    return x;
+}
+
+static void put_number(test_bytes* b, size_t at, uint64_t x)
+{
+    cr_assert(at + 8 <= b->size);
+    memcpy(b->data + at, &x, 8);
+}
+
+// Where the n-th section of a tag begins: its payload is 16 bytes behind that.
+static size_t section_at(const test_bytes* b, const char* tag, int n)
+{
+    size_t at = 24;
+    while (memcmp(b->data + at, tag, 4) != 0 || n-- > 0)
+        at += 16 + (size_t)number_at(b, at + 8) + 8;
+    return at;
+}
+
+static void put_sum_right(test_bytes* b, size_t section)
+{
+    const size_t bytes = 16 + (size_t)number_at(b, section + 8);
+    put_number(b, section + bytes, XXH3_64bits(b->data + section, bytes));
+}
+
+static void check_slots(const test_target* target, const char* spec)
+{
+    enum { N = 64, WIDE = 64, HQ = 2 };        // a page, and as many rows
+    static const kvl_rope rope = { 0, 1, 10000, 0, NULL };
+    kvl_layer_desc layer = test_layer(spec, HQ, 1, WIDE, WIDE);
+    layer.rope = &rope;
+    test_cache c = test_open(target, &layer);
+    float *k = test_floats(N * WIDE), *v = test_floats(N * WIDE), q[2 * HQ * WIDE];
+    float alone[HQ * WIDE], both[2][HQ * WIDE];
+    test_rows(41, N, 1, WIDE, k);
+    test_rows(42, N, 1, WIDE, v);
+    test_queries(43, 2, HQ, WIDE, q);
+    kvl_seq seqs[2] = { test_seq(&c), test_seq(&c) };
+    for (int i = 0; i < 2; ++i) test_append(&c, seqs[i], k, v, 0, N);
+    test_bytes b = { 0 };
+    kvl_save_seq one = { .seq = seqs[0] };
+    kvl_save_desc d = { .num_seqs = 1, .seqs = &one, .write = test_put_bytes, .user = &b };
+    test_ok(c.ctx, kvl_save(c.cache, &d), spec);
+    // The slots of values end the page, and those of keys what keys have of it: of the last rows
+    // one byte each says channel 255 and 64.
+    const size_t rows = section_at(&b, "ROWS", 0);
+    const size_t end = rows + 16 + (size_t)number_at(&b, rows + 8);
+    const size_t v_bytes = (size_t)(c.info.v_bits * N * WIDE / 8);
+    for (size_t r = 0; r < 40; ++r) {
+        const unsigned char lie = r % 2 ? 255 : WIDE;
+        cr_assert(b.data[end - 1 - 3 * r] < WIDE && b.data[end - v_bytes - 1 - 3 * r] < WIDE);
+        b.data[end - 1 - 3 * r] = b.data[end - v_bytes - 1 - 3 * r] = lie;
+    }
+    put_sum_right(&b, rows);
+    kvl_load_desc from = { .read = test_take_bytes, .user = &b };
+    kvl_loaded_seq* out;
+    int num;
+    test_ok(c.ctx, kvl_load(c.cache, &from, &out, &num), spec);
+    seqs[0] = out->seq;
+    kvl_loaded_free(c.ctx, out, num);
+    test_attend(&c, seqs[1], q + HQ * WIDE, 1, NULL, alone, NULL);
+    kvl_attend_desc t = { .num_seqs = 2, .seqs = seqs };
+    t.q.data = q;
+    t.o.data = both;
+    test_ok(c.ctx, kvl_attend(c.cache, &t), spec);
+    cr_assert(memcmp(both[1], alone, sizeof alone) == 0, "%s on %s: another sequence's output",
+              spec, target->name);
+    test_attend_check(&c, seqs[0], q, 1, NULL, spec);      // and no slot of no channel counts
+    free(b.data);
+    free(k);
+    free(v);
+    test_close(&c);
+}
+
+// Broken by a target that takes a value's channel from a file as it stands.
+Test(file, channels_beyond_the_head_are_passed_over)
+{
+    test_target targets[TEST_MAX_TARGETS];
+    const int num_targets = test_targets(targets);
+    for (int t = 0; t < num_targets; ++t) {
+        check_slots(&targets[t], "kvquant:sink=0,recent=0,page=64");
+        check_slots(&targets[t], "rtn:b4,g32,extra=sparse1,sink=0,recent=0,page=64");
+    }
+}
+
+// Broken by a file that has a page at two places: what is saved of it could not be read again.
+Test(file, a_page_has_one_place)
+{
+    const test_target target = { "reference", KVL_TARGET_REFERENCE, NULL };
+    input in = input_create(31);
+    test_cache c = open_cache(&target, "kivi:k4,v4,recent=0,sink=0,page=32", 0, NULL);
+    kvl_seq seqs[2] = { test_seq(&c) };
+    test_append(&c, seqs[0], in.k, in.v, 0, 96);
+    test_ok(c.ctx, kvl_seq_fork(c.cache, seqs[0], &seqs[1]), "fork");
+    test_bytes b = save_seqs(&c, seqs, 2);
+    kvl_loaded_seq* out;
+    int num;
+    // The second sequence: pages 1, 2, 3 of the first one's.
+    size_t rows = section_at(&b, "ROWS", 1);
+    const size_t pages = rows + 16 + 56;
+    cr_assert_eq(number_at(&b, rows + 8), 56 + 3 * 8);
+    static const uint64_t lies[][3] = { { 1, 1, 3 }, { 2, 1, 3 }, { 1, 2, 1 }, { 1, 2, 2 } };
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; ++i) {
+        for (size_t p = 0; p < 3; ++p) put_number(&b, pages + 8 * p, lies[i][p]);
+        put_sum_right(&b, rows);
+        refused(&c, &b, KVL_FILE, "layer 0 has it at");
+    }
+    for (size_t p = 0; p < 3; ++p) put_number(&b, pages + 8 * p, 1 + p);
+    put_sum_right(&b, rows);
+    test_ok(c.ctx, load_bytes(&c, &b, 0, &out, &num), "as it was");
+    for (int i = 0; i < num; ++i) test_ok(c.ctx, kvl_seq_free(c.cache, out[i].seq), "free");
+    kvl_loaded_free(c.ctx, out, num);
+    // The first sequence: its second page is its first once more.
+    rows = section_at(&b, "ROWS", 0);
+    const size_t bytes = (size_t)number_at(&b, rows + 8), page = (bytes - 56) / 3 - 8;
+    const size_t second = rows + 16 + 56 + 8 + page;
+    cr_assert_eq(number_at(&b, second), 0);
+    put_number(&b, second, 1);
+    memmove(b.data + second + 8, b.data + second + 8 + page, b.size - second - 8 - page);
+    b.size -= page;
+    put_number(&b, rows + 8, bytes - page);
+    put_sum_right(&b, rows);
+    refused(&c, &b, KVL_FILE, "page 1 of 1 at place 1");
+    free(b.data);
+    test_close(&c);
+    input_free(&in);
+}
+
+// Broken by memory that is taken because a file says so, before its rows are there.
+Test(file, claimed_pages_take_no_memory)
+{
+    enum { CLAIM = 1 << 22, PAGES = 8, ROWS_OF_PAGE = 32 };
+    static const int32_t free_pages[PAGES] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+    const char* spec = "kivi:k4,v4,recent=0,sink=0,page=32";
+    const test_target target = { "reference", KVL_TARGET_REFERENCE, NULL };
+    input in = input_create(37);
+    test_cache c = open_cache(&target, spec, 0, NULL);
+    const kvl_seq seq = test_seq(&c);
+    test_append(&c, seq, in.k, in.v, 0, 4 * ROWS_OF_PAGE);
+    test_bytes b = save_seqs(&c, &seq, 1);
+    const size_t rows = section_at(&b, "ROWS", 0);
+    const uint64_t bytes = number_at(&b, rows + 8), page = (bytes - 56) / 4 - 8;
+    put_number(&b, rows + 8, 56 + CLAIM * (8 + page));
+    put_number(&b, rows + 16, (uint64_t)CLAIM * ROWS_OF_PAGE);
+    put_number(&b, rows + 24, (uint64_t)CLAIM * ROWS_OF_PAGE);
+    put_number(&b, rows + 64, CLAIM);
+    b.size = rows + 16 + bytes;                // all four pages, and nothing behind them
+    for (int what = 0; what < 3; ++what) {
+        const int pooled = what == 1;
+        test_memory memory;
+        test_memory_init(&memory);
+        const kvl_allocator allocator = test_memory_allocator(&memory);
+        kvl_context_desc cd = { .target = KVL_TARGET_REFERENCE, .num_threads = 1,
+                                .allocator = allocator };
+        const kvl_layer_desc layer = test_layer(spec, Q_HEADS, HEADS, DIM, DIM);
+        kvl_cache_desc desc = { .num_layers = 1, .layers = &layer, .num_pages = pooled * PAGES };
+        kvl_load_desc from = { .read = test_take_bytes, .user = &b };
+        kvl_context* ctx;
+        kvl_cache* cache;
+        kvl_loaded_seq* out;
+        int num;
+        test_ok(NULL, kvl_context_create(&cd, &ctx), "context");
+        test_ok(ctx, kvl_cache_create(ctx, &desc, &cache), spec);
+        if (pooled) {
+            from.pages = free_pages;
+            from.num_pages = PAGES;
+        }
+        if (what == 2) {                       // sequences, the most there can be, and one
+            const size_t seq = section_at(&b, "SEQU", 0);
+            put_number(&b, 16, 1 << 20);
+            b.size = seq + 16 + (size_t)number_at(&b, seq + 8) + 8;
+        }
+        b.at = 0;
+        const uint64_t live = memory.live;
+        cr_assert_eq(kvl_load(cache, &from, &out, &num), KVL_FILE, "%s", kvl_context_message(ctx));
+        cr_assert(strstr(kvl_context_message(ctx), "the file ends"), "%s",
+                  kvl_context_message(ctx));
+        cr_assert_eq(memory.live, live);
+        cr_assert_lt(memory.peak - live, 2 << 20, "%llu bytes for %zu in the file",
+                     (unsigned long long)(memory.peak - live), b.size);
+        kvl_cache_free(cache);
+        kvl_context_destroy(ctx);
+    }
+    free(b.data);
+    test_close(&c);
+    input_free(&in);
+}
+
+// Broken by a page table that grows while a file is read and loses a page or keeps too many bytes.
+Test(file, long_tables_come_back)
+{
+    enum { PAGES = 4100, LONG = 16 * PAGES };
+    const test_target target = { "reference", KVL_TARGET_REFERENCE, NULL };
+    test_cache c = open_cache(&target, "rtn:b1,g32,sink=0,recent=0,chunk=16,page=16", 0, NULL);
+    float* k = test_floats((int64_t)LONG * ROW);
+    for (int64_t i = 0; i < (int64_t)LONG * ROW; ++i) k[i] = (float)(i * 7919 % 1009) / 512.0f;
+    const uint64_t empty = bytes_held(&c);
+    const kvl_seq seq = test_seq(&c);
+    test_append(&c, seq, k, k, 0, LONG);
+    const uint64_t bytes = bytes_held(&c) - empty;
+    test_bytes b = save_seqs(&c, &seq, 1);
+    const kvl_seq loaded = load_one(&c, &b);
+    const test_state x = test_snapshot(&c, seq), y = test_snapshot(&c, loaded);
+    test_same_state(&x, &y, "4100 pages");
+    cr_assert_eq(bytes_held(&c) - empty, 2 * bytes);
+    free(b.data);
+    free(k);
+    test_close(&c);
+}
+
+// Broken by a copy that needs a place among the sequences, or takes what is not there for nothing.
+Test(file, copies_need_no_sequence_and_check_what_they_take)
+{
+    const test_target target = { "reference", KVL_TARGET_REFERENCE, NULL };
+    input in = input_create(43);
+    test_cache c = open_cache(&target, "kivi:k2,v2", 0, NULL);
+    const kvl_seq seq = test_seq(&c);
+    test_append(&c, seq, in.k, in.v, 0, 100);
+    test_cache d = open_cache(&target, "rtn:k4,v3,sink=1,recent=8", 0, NULL);
+    kvl_cache_desc desc = { .num_layers = 1, .layers = &d.layer, .max_seqs = 1 };
+    kvl_cache_free(d.cache);
+    test_ok(d.ctx, kvl_cache_create(d.ctx, &desc, &d.cache), "one sequence");
+    kvl_seq to = test_seq(&d), other;
+    test_ok(d.ctx, kvl_copy_rows(d.cache, to, c.cache, seq, 0, 60), "the only one");
+    test_ok(d.ctx, kvl_copy_rows(d.cache, to, d.cache, to, 10, 40), "of its own");
+    test_ok(d.ctx, kvl_copy_rows(d.cache, to, c.cache, seq, 60, 0), "nothing");
+    cr_assert_eq(kvl_seq_create(d.cache, &other), KVL_NO_MEMORY, "max_seqs holds");
+    const test_state before = test_snapshot(&d, to);
+    cr_assert_eq(before.rows.rows, 100);
+    static const struct { int64_t first, num; const char* words; } bad[] = {
+        { 0, -5, "num = -5" }, { -1, 0, "first = -1" }, { -1, 2, "first = -1" },
+        { 0, 101, "layer 0 has 100 rows" }, { 101, 0, "layer 0 has 100 rows" },
+        { 100, 1, "layer 0 has 100 rows" }, { 1, INT64_MAX, "layer 0 has 100 rows" } };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
+        cr_assert_eq(kvl_copy_rows(d.cache, to, c.cache, seq, bad[i].first, bad[i].num),
+                     KVL_BAD_ARGUMENT, "%s", bad[i].words);
+        cr_assert(strstr(kvl_context_message(d.ctx), bad[i].words), "%s: %s", bad[i].words,
+                  kvl_context_message(d.ctx));
+    }
+    cr_assert_eq(kvl_copy_rows(d.cache, to, c.cache, 0xdead, 0, 0), KVL_BAD_ARGUMENT);
+    cr_assert(strstr(kvl_context_message(d.ctx), "from_seq = 0xdead"), "%s",
+              kvl_context_message(d.ctx));
+    test_ok(c.ctx, kvl_drop_oldest(c.cache, seq, 32), "drop");
+    cr_assert_eq(kvl_copy_rows(d.cache, to, c.cache, seq, 0, 10), KVL_BAD_ARGUMENT);
+    cr_assert(strstr(kvl_context_message(d.ctx), "dropped"), "%s", kvl_context_message(d.ctx));
+    const test_state after = test_snapshot(&d, to);
+    test_same_state(&before, &after, "after refused copies");
+    test_close(&c);
+    test_close(&d);
     input_free(&in);
 }
 
