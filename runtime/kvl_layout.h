@@ -50,6 +50,13 @@ KVL__FN int64_t kvl__group_of(const kvl__codec* c, int64_t row, int32_t channel)
     return row * (c->head_dim / c->group_size) + channel / c->group_size;
 }
 
+// Groups that num rows have a part in, from the first row of a group along tokens on.
+KVL__FN int64_t kvl__num_groups(const kvl__codec* c, int64_t num)
+{
+    const int64_t unit = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL ? c->group_size : 1;
+    return c->group_size ? (num + unit - 1) / unit * unit * c->head_dim / c->group_size : 0;
+}
+
 KVL__FN int kvl__get_code(const unsigned char* codes, int64_t bit, int bits)
 {
     unsigned value = codes[bit >> 3];

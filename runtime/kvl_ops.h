@@ -1745,13 +1745,6 @@ KVL__PUBLIC kvl_status kvl_restore(kvl_cache* cache, int layer, kvl_seq handle, 
     return KVL_OK;
 }
 
-// Groups that num rows have a part in, from the first row of a group along tokens on.
-KVL__FN int64_t kvl__num_groups(const kvl__codec* c, int64_t num)
-{
-    const int64_t unit = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL ? c->group_size : 1;
-    return c->group_size ? (num + unit - 1) / unit * unit * c->head_dim / c->group_size : 0;
-}
-
 KVL__FN void kvl__read_all_codes(const kvl__restore_job* job, int head, kvl_codes* out)
 {
     const kvl__codec* c = &job->l->config.side[job->side];

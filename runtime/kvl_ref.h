@@ -1733,7 +1733,7 @@ KVL__FN void kvl__ref_decode_grids(const kvl__codec* c, const kvl__decode_args* 
     const kvl__side_layout l = kvl__layout_of(c, a->page_size);
     if (c->group_size == 0 || !a->scales || !a->offsets) return;
     const int64_t first = kvl__group_of(c, a->first_row, 0);
-    const int64_t num = (int64_t)a->num_rows * c->head_dim / c->group_size;
+    const int64_t num = kvl__num_groups(c, a->num_rows);
     for (int64_t i = 0; i < num; ++i) {
         const kvl__grid g = kvl__load_grid(c, a->page + l.scales_at + (first + i) * l.scale_bytes,
                                            a->page + l.zeros_at + (first + i) * l.zero_bytes);

@@ -345,3 +345,41 @@ Test(windows, parts_of_codes_equal_the_whole)
         test_close(&c);
     }
 }
+
+Test(windows, a_cut_group_has_all_its_scales)
+{
+    // Broken by a count of groups that follows from the rows left: 18 of 32 have a scale of every
+    // channel, and it is the one that the whole group had.
+    enum { WIDE = 64, G = 32, LEFT = 18 };
+    test_target targets[TEST_MAX_TARGETS];
+    const int n = test_targets(targets);
+    float k[2 * G * WIDE];
+    test_rows(51, 2 * G, 1, WIDE, k);
+    for (int t = 0; t < n; ++t) {
+        const kvl_layer_desc layer = test_layer("kivi:k2,v2,g32,sink=0,recent=0", 2, 1, WIDE, WIDE);
+        test_cache c = test_open(&targets[t], &layer);
+        const kvl_seq seq = test_seq(&c);
+        test_append(&c, seq, k, k, 0, 2 * G);
+        for (int side = 0; side < 2; ++side) {
+            float grids[2][2][G * WIDE / G * 2];
+            int num[2];
+            for (int cut = 0; cut < 2; ++cut) {
+                kvl_codes part = { 0, NULL, grids[cut][0], grids[cut][1], 0, NULL };
+                for (size_t i = 0; i < sizeof grids[0][0] / sizeof(float); ++i)
+                    grids[cut][0][i] = grids[cut][1][i] = NAN;
+                if (cut) test_ok(c.ctx, kvl_truncate(c.cache, seq, G + LEFT), "truncate");
+                test_ok(c.ctx, kvl_read_codes(c.cache, 0, seq, 0, side, G, cut ? LEFT : G, &part),
+                        "kvl_read_codes");
+                num[cut] = part.num_groups;
+                for (int i = 0; i < num[cut]; ++i)
+                    cr_assert(grids[cut][0][i] == grids[0][0][i] &&
+                              grids[cut][1][i] == grids[0][1][i], "%s: side %d, group %d of %d: "
+                              "%g and %g", targets[t].name, side, i, num[cut],
+                              (double)grids[cut][0][i], (double)grids[cut][1][i]);
+            }
+            if (side == 0) test_append(&c, seq, k, k, G + LEFT, G - LEFT);
+            cr_assert_eq(num[1], side ? LEFT * WIDE / G : WIDE, "side %d", side);
+        }
+        test_close(&c);
+    }
+}
