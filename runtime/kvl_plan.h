@@ -45,7 +45,7 @@ KVL__FN int64_t kvl__keep_rows(const kvl__config* c, int64_t keep_len)
 
 KVL__FN int64_t kvl__num_pages(const kvl__config* c, int64_t quantized)
 {
-    return (quantized + c->page_size - 1) / c->page_size;
+    return quantized / c->page_size + (quantized % c->page_size != 0);
 }
 
 // Entries of a page table for num_pages pages: powers of two, so that growth is rare.

@@ -121,6 +121,9 @@ Test(pages, rows_go_where_the_table_says)
     // chunks in layer 2, in 5 pages.
     test_ok(c->ctx, kvl_pages_needed(c->pool, 300, &needed), "needed");
     cr_assert_eq(needed, 5);
+    // No window in layer 2: its rows are all of the greatest number there is, in pages of 64.
+    test_ok(c->ctx, kvl_pages_needed(c->pool, INT64_MAX, &needed), "needed");
+    cr_assert_eq(needed, (int64_t)1 << 57);
     test_ok(c->ctx, kvl_seq_set_pages(c->pool, seq, table, 4), "4 pages");
     cr_assert_eq(append(c, c->pool, seq, 0, 300), KVL_NO_MEMORY, "the second layer needs 5");
     cr_assert(strstr(kvl_context_message(c->ctx), "layer 2: 1 of 5 pages are missing"), "%s",
