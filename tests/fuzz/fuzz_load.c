@@ -1,8 +1,8 @@
 // fuzz_load.c -- any bytes as a file of saved sequences.
 //
-// The first byte says which cache loads and whether it recodes, and whether checksums are put right
-// first, so that what is behind them is reached.  A load gives an error and changes nothing, or
-// sequences that can be attended to, forked, cut and saved.
+// The first byte says which cache loads (bit 0, or bit 5 without bit 4) and whether it recodes, and
+// whether checksums are put right first, so that what is behind them is reached.  A load gives an
+// error and changes nothing, or sequences that can be attended to, forked, cut and saved.
 
 #include "fuzz_support.h"
 
@@ -17,6 +17,19 @@ static void repair(uint8_t* data, size_t size)
         kvl__put_u64(data + at + num, XXH3_64bits(data + at, num));
         at += num + 8;
     }
+}
+
+// A calibration without a model: the same numbers for every table, rising.
+static kvl_status find_table(kvl_context* ctx, const kvl__table_source* source,
+                             const kvl__wanted_table* w, const float** out)
+{
+    static float numbers[256];
+    (void)ctx;
+    (void)source;
+    (void)w;
+    for (int i = 0; i < 256; ++i) numbers[i] = 0.25f + (float)i / 16.0f;
+    *out = numbers;
+    return KVL_OK;
 }
 
 static int count_bytes(const void* bytes, size_t num, void* user)
@@ -56,7 +69,10 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size)
 {
     static const char* const specs[] = { "kivi:k2,v2,g16,sink=2,recent=16,chunk=16,page=16",
-                                         "q8_0:sink=0,recent=0,page=16" };
+                                         "q8_0:sink=0,recent=0,page=16",
+                                         "kvquant:sink=2,recent=0,page=16" };
+    static const kvl_rope rope = { 0, 1, 10000, 0, NULL };
+    static const kvl__table_source tables = { find_table, NULL, 0 };
     fuzz_memory memory;
     kvl_cache* cache;
     kvl_cache_desc desc;
@@ -71,9 +87,11 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size)
     if (what & 4) repair(copy, size - 1);
     file.from = copy;
     kvl_context* ctx = fuzz_context(&memory);
-    const kvl_layer_desc layer = fuzz_layer(specs[what & 1]);
+    kvl_layer_desc layer = fuzz_layer(specs[(what & 48) == 32 ? 2 : what & 1]);
+    layer.rope = &rope;
     desc.num_layers = 1;
     desc.layers = &layer;
+    desc.calibration = (const kvl_calibration*)(const void*)&tables;
     desc.keep_len = what & 8 ? 20 : 0;
     FUZZ_HOLDS(kvl_cache_create(ctx, &desc, &cache) == KVL_OK);
     const uint64_t live = memory.live;
