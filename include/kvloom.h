@@ -80,7 +80,8 @@
 // item is given once; without k or v it means both sides, and a later item beats an earlier one.
 // Bits are 1, 2, 3, 4, 5, 6 or 8, as far as the codec has them.  Stages, their words and the
 // presets are printed by kvl_spec_help(), from the same tables that the parser reads.  A size, as
-// in "loom:2.5", stands for the items that the preset has for it; items behind it may change them.
+// in "loom:2.5", stands for the items that the preset has for it, at its place: items behind it may
+// change them.  A page has a multiple of 16 tokens and of the chunk, at most 4096.
 // bits=auto:2.25 leaves the bits of keys and values in each layer to a calibration, which chose
 // them for a mean of 2.25 bits a value, metadata included (docs/transforms.md).
 // Words that need calibrated numbers of the model (kvl_layer_info.needs_calibration) ask for
@@ -709,7 +710,8 @@ KVL_API kvl_status kvl_restore(kvl_cache* cache, int layer, kvl_seq seq, int64_t
 
 // Appends rows [first, first + num) of `from_seq`, as kvl_restore gives them, to `to_seq` in every
 // layer.  The two caches may be one, or have different specs and contexts; layers and shapes are
-// the same.  Keys keep the positions that were rotated into them.
+// the same.  Keys keep the positions that were rotated into them.  max_seqs counts no sequence for
+// it.
 // - errors: KVL_BAD_ARGUMENT (shapes that differ, rows that are not there or dropped),
 //   KVL_NO_MEMORY, KVL_UNSUPPORTED (keys shifted by their positions, and first is not what to_seq
 //   has); to_seq is then as it was.  The message is in the context of `to`.
@@ -728,7 +730,7 @@ typedef struct kvl_save_seq {
 } kvl_save_seq;
 
 typedef struct kvl_save_desc {
-    int                 num_seqs;
+    int                 num_seqs;   // 1 to 2^20
     const kvl_save_seq* seqs;   // [num_seqs] of one cache; pages that they share are written once
     const char*         path;   // replaced when the new file is whole; or:
     int               (*write)(const void* bytes, size_t num_bytes, void* user);  // 0: go on
@@ -789,7 +791,7 @@ typedef struct kvl_file_info {
     int      version, num_layers, num_seqs;
     int64_t  num_tokens;        // of all sequences
     uint64_t data_bytes;
-    char     spec[384];         // of the first layer with KV heads, canonical
+    char     spec[448];         // of the first layer with KV heads, canonical
 } kvl_file_info;
 
 // Says what a file holds; its rows are not read.
@@ -1076,7 +1078,7 @@ typedef enum kvl_basis {
 
 // What one layer's spec came to.
 typedef struct kvl_layer_info {
-    char   spec[384];                 // canonical: parses to the same cache
+    char   spec[448];                 // canonical: parses to the same cache
     double k_bits, v_bits;            // a value in pages: codes and metadata
     double auto_bits;                 // budget of bits=auto, where a calibration is still to choose
                                       // the bits; else 0

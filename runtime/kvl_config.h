@@ -31,6 +31,7 @@ typedef struct kvl__config {
 
 enum { KVL__MAX_STORED_DIM = 256, KVL__MAX_HEAD_DIM = 576 };    // of two sides, of one
 enum { KVL__SPEC_BYTES = sizeof(((kvl_layer_info*)0)->spec), KVL__WORD_BYTES = 64 };
+enum { KVL__MAX_PAGE = 4096 };         // tokens of a page, and of a chunk
 enum { KVL__UNIT_VALUES = 16384 };     // the most that a unit of a choice has
 
 typedef struct kvl__parse {
@@ -346,7 +347,7 @@ KVL__FN kvl_status kvl__parse_named(kvl__parse* p, const char* name, const char*
 {
     kvl__config* c = p->config;
     static const char* const windows[] = { "sink", "recent", "chunk", "page" };
-    static const int32_t most[] = { 1 << 20, 1 << 20, 4096, 4096 };
+    static const int32_t most[] = { 1 << 20, 1 << 20, KVL__MAX_PAGE, KVL__MAX_PAGE };
     int32_t* const fields[] = { &c->sink_len, &c->recent_len, &c->chunk_len, &c->page_size };
     for (int i = 0; i < 4; ++i) {
         if (strcmp(name, windows[i]) != 0) continue;
@@ -448,7 +449,7 @@ KVL__FN kvl_status kvl__parse_item(kvl__parse* p, char* item)
     char* equals = strchr(item, '=');
     if (!equals && *item >= '0' && *item <= '9') {
         KVL__TRY(kvl__parse_size(p, item));
-        return kvl__parse_once(p, item, 0);
+        return kvl__parse_once(p, "size", 4);
     }
     if (!equals) {
         KVL__TRY(kvl__parse_short(p, item));
@@ -721,6 +722,22 @@ KVL__FN kvl_status kvl__check_folded(const kvl__parse* p, const kvl__codec* c, c
     return KVL_OK;
 }
 
+KVL__FN int32_t kvl__lcm(int32_t a, int32_t b)
+{
+    int32_t x = a, y = b;
+    while (y) { const int32_t r = x % y; x = y; y = r; }
+    return a / x * b;
+}
+
+// Rows of a side that are encoded together.
+KVL__FN int32_t kvl__unit_along(const kvl__codec* c)
+{
+    const int per_channel = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL;
+    return kvl__lcm(per_channel ? c->group_size : 1, kvl__extra_rows(c));
+}
+
+enum { KVL__UNIT_ROWS = 256 };         // of keys by position: a thread's scratch holds a unit
+
 // What rows that are shifted by their positions ask of the other stages.
 KVL__FN kvl_status kvl__check_position(const kvl__parse* p, const kvl__codec* c, char side)
 {
@@ -733,9 +750,14 @@ KVL__FN kvl_status kvl__check_position(const kvl__parse* p, const kvl__codec* c,
     if (kvl__shifts_by_position(c) && c->words[KVL__STAGE_CHOOSE] != KVL__CHOOSE_NONE)
         return KVL__SPEC_FAIL(p, "%c.shift = %s: needs %c.choose = none, not %s", side, word, side,
                               kvl__word_of(c, KVL__STAGE_CHOOSE)->name);
-    if (c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL && c->group_size > 256)
+    if (c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL && c->group_size > KVL__UNIT_ROWS)
         return KVL__SPEC_FAIL(p, "%cg%d: with %c.%s = %s groups along tokens must have at most "
-                              "256", side, c->group_size, side, stage, word);
+                              "%d", side, c->group_size, side, stage, word, KVL__UNIT_ROWS);
+    if (kvl__unit_along(c) > KVL__UNIT_ROWS)
+        return KVL__SPEC_FAIL(p, "%cg%d, %c.extra = %s: with %c.%s = %s %d rows would be encoded "
+                              "together, at most %d can be", side, c->group_size, side,
+                              kvl__word_of(c, KVL__STAGE_EXTRA)->name, side, stage, word,
+                              kvl__unit_along(c), KVL__UNIT_ROWS);
     return KVL_OK;
 }
 
@@ -958,33 +980,24 @@ KVL__FN kvl_status kvl__check_side(const kvl__parse* p, kvl__codec* c, char side
                                                            : kvl__check_choice(p, c, side);
 }
 
-KVL__FN int32_t kvl__lcm(int32_t a, int32_t b)
-{
-    int32_t x = a, y = b;
-    while (y) { const int32_t r = x % y; x = y; y = r; }
-    return a / x * b;
-}
-
-// Rows of a side that are encoded together.
-KVL__FN int32_t kvl__unit_along(const kvl__codec* c)
-{
-    const int per_channel = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL;
-    return kvl__lcm(per_channel ? c->group_size : 1, kvl__extra_rows(c));
-}
-
 // Chunk and page follow from the groups that run along tokens, unless they are given.
 KVL__FN kvl_status kvl__check_windows(const kvl__parse* p, kvl__config* c)
 {
     int32_t along = 1;
     for (int side = 0; side < 2; ++side) along = kvl__lcm(along, kvl__unit_along(&c->side[side]));
-    if (along > 4096)
+    if (along > KVL__MAX_PAGE)
         return KVL__SPEC_FAIL(p, "kg%d, vg%d: groups along tokens need chunks of %d rows, at most "
-                              "4096", c->side[0].group_size, c->side[1].group_size, along);
+                              "%d", c->side[0].group_size, c->side[1].group_size, along,
+                              KVL__MAX_PAGE);
     if (c->chunk_len == 0) c->chunk_len = along;
     if (c->chunk_len % along != 0)
         return KVL__SPEC_FAIL(p, "chunk = %d: must be a multiple of %d, the groups along tokens",
                               c->chunk_len, along);
     const int32_t unit = kvl__lcm(16, c->chunk_len);       // 16: tokens of a tile
+    if (unit > KVL__MAX_PAGE)
+        return KVL__SPEC_FAIL(p, "chunk = %d: pages would have %d tokens, the least multiple of 16 "
+                              "and the chunk, at most %d can be", c->chunk_len, unit,
+                              KVL__MAX_PAGE);
     if (c->page_size == 0) c->page_size = (63 + unit) / unit * unit;
     if (c->page_size % unit != 0)
         return KVL__SPEC_FAIL(p, "page = %d: must be a multiple of %d (16 and the chunk)",

@@ -293,7 +293,9 @@ static const bad_spec bad_specs[] = {        // for head_dim 64
     { "f16:bits=auto:16", "k.levels = f16", "one width" },
     { "kivi:bits=auto:2.5,bits=auto:2.5", "'bits'", "twice" },
     { "loom:2.3", "'2.3'", "2.125, 2.25, 2.5" }, { "loom/kivi:2.25", "'2.25'", "one preset" },
-    { "loom:2.25,k3", "'k'", "auto" },
+    { "loom:2.25,k3", "'k'", "auto" }, { "loom:2.5,sink=1,2.125", "size", "twice" },
+    { "f16:chunk=999", "chunk = 999", "15984" }, { "kivi:chunk=2016,kg32,page=32", "32", "2016" },
+    { "kivi:kg999", "chunk = 999", "at most 4096" },
 };
 
 Test(api, a_wrong_word_names_itself_and_the_allowed_ones)
@@ -352,10 +354,74 @@ Test(api, the_canonical_spec_parses_to_itself)
         check_canonical(ctx, specs[i], 128, 128);
         check_canonical(ctx, specs[i], 96, 192);
     }
-    // Every stage of both sides differs from the preset's: the longest text.
+    // Every stage of both sides differs from the preset's: the longest texts.
     check_canonical(ctx, "q8_0/q4_0:b6,g16,transform=hadamard32,axis=per_channel,fit=minmax,"
                     "levels=affine,k.round=nearest_up,v.round=nearest_away,meta=8bit,sink=1000000,"
                     "recent=1000000,chunk=4096,page=4096,rows=bf16", 64, 256);
+    check_canonical(ctx, "flagrot-auto/turboquant-k8v4:k1,kg256,k.place=pre_rope,k.shift=middle,"
+                    "k.choose=fixed32,k.score=reconstruction,k.axis=per_channel,k.fit=clip96,"
+                    "k.round=nearest_away,k.extra=sketch_apart2,k.meta=log4,v4,vg64,v.shift=mean,"
+                    "v.transform=signed_hadamard256,v.axis=per_channel,v.fit=shrink80,"
+                    "v.round=feedback_trellis8,v.meta=f16_point,sink=1000000,recent=1000000,"
+                    "chunk=1024,page=1024,rows=bf16", 256, 256);
+    kvl_context_destroy(ctx);
+}
+
+// The names of the presets, from what kvl_spec_help prints: they alone stand 2 letters in.
+static int next_preset(const char** at, char name[32])
+{
+    for (*at = strchr(*at, '\n'); *at && **at; *at = strchr(*at + 1, '\n')) {
+        const char* line = *at + 1;
+        if (strncmp(line, "  ", 2) != 0 || line[2] == ' ') continue;
+        snprintf(name, 32, "%.*s", (int)strcspn(line + 2, " \n"), line + 2);
+        ++*at;
+        return 1;
+    }
+    return 0;
+}
+
+Test(api, sizes_of_any_preset_are_refused_or_parse_again)
+{
+    // Broken by a page or a chunk that follows from what was given, and that no spec could name.
+    static const char* const items[] = { "chunk=999", "chunk=4095", "chunk=4096", "chunk=7",
+        "chunk=48", "chunk=272", "chunk=255,page=4080", "page=4096", "kg48", "kg999", "kg4096",
+        "kg4095,chunk=4095", "vg16", "kg18,chunk=36", "kg32,vg32,chunk=1056", "chunk=288",
+        "kg80,chunk=240,page=480", "g2", "chunk=4080", "recent=1048576,chunk=4064,page=4064" };
+    static const int dims[] = { 32, 64, 128, 208, 256 };
+    enum { NUM = (int)(sizeof items / sizeof *items) };
+    kvl_context* ctx = test_context(&reference, 1);
+    const char* at = strstr(kvl_spec_help(), "\npresets ");
+    char name[32], spec[128];
+    int presets = 0, good = 0, bad = 0;
+    cr_assert(at);
+    for (++at; next_preset(&at, name); ++presets) {
+        for (int i = 0; i < NUM * 5; ++i) {
+            snprintf(spec, sizeof spec, "%s:%s", name, items[i / 5]);
+            const kvl_layer_desc layer = test_layer(spec, 4, 2, dims[i % 5], 0);
+            const kvl_status status = kvl_spec_check(ctx, &layer, NULL);
+            cr_assert(status == KVL_OK || (status == KVL_BAD_ARGUMENT && *kvl_context_message(ctx)),
+                      "'%s': %s", spec, kvl_status_text(status));
+            if (status == KVL_OK) check_canonical(ctx, spec, dims[i % 5], 0);
+            *(status == KVL_OK ? &good : &bad) += 1;
+        }
+    }
+    cr_assert(presets > 20 && good > 500 && bad > 500, "%d presets: %d specs are good, %d bad",
+              presets, good, bad);
+    kvl_context_destroy(ctx);
+}
+
+Test(api, a_size_stands_anywhere)
+{
+    // Broken by a size that is refused, or means something else, behind other items.
+    static const char* const specs[] = { "loom:2.5,sink=4,recent=64", "loom:sink=4,2.5,recent=64",
+                                         "loom:sink=4,recent=64,2.5" };
+    kvl_context* ctx = test_context(&reference, 1);
+    kvl_layer_info first, info;
+    for (int i = 0; i < 3; ++i) {
+        const kvl_layer_desc layer = test_layer(specs[i], 4, 2, 64, 0);
+        test_ok(ctx, kvl_spec_check(ctx, &layer, i ? &info : &first), specs[i]);
+        if (i) cr_assert_str_eq(info.spec, first.spec, "%s", specs[i]);
+    }
     kvl_context_destroy(ctx);
 }
 

@@ -187,6 +187,24 @@ Test(sketch, edges_are_finite)
     }
 }
 
+// Breaks when the rows that are encoded together are not whole units, or none: an append of keys
+// before RoPE would not end.
+Test(sketch, units_of_keys_before_rope)
+{
+    static const kvl_rope rope = { 0, 1, 10000, 0, NULL };
+    kvl_layer_desc layer = test_layer("rtn:k.place=pre_rope,k.axis=per_channel,kg64,"
+                                      "k.extra=sketch_apart1,sink=0,recent=0", Q_HEADS, HEADS, DIM,
+                                      DIM);
+    layer.rope = &rope;
+    test_cache c = test_open(&reference, &layer);
+    inputs* in = make_inputs();
+    const kvl_seq seq = test_seq(&c);
+    test_append(&c, seq, in->k, in->v, 0, 300);
+    test_attend_check(&c, seq, in->q, 3, NULL, layer.spec);
+    test_close(&c);
+    free(in);
+}
+
 // Breaks when a spec that cannot be served is taken, or bits are not those that pages have.
 Test(sketch, what_they_cannot_serve_is_refused)
 {
@@ -198,6 +216,8 @@ Test(sketch, what_they_cannot_serve_is_refused)
         { "qjl:k.transform=hadamard", "levels = nothing: needs k.transform = none, not hadamard" },
         { "rtn:k.extra=sketch,k.shift=rotating-mean", "needs k.shift = none or mean" },
         { "qjl:chunk=16", "chunk = 16: must be a multiple of 32" },
+        { "rtn:k.place=pre_rope,k.axis=per_channel,kg50,k.extra=sketch_apart1",
+          "kg50, k.extra = sketch_apart: with k.place = pre_rope 800 rows" },
         { "rtn:k0", "k0: bits with levels = affine, fit = minmax must be one of 1," },
     };
     kvl_context* ctx = test_context(&reference, 1);

@@ -191,7 +191,7 @@ static int read_config(const char* text, char* spec, kvl_layer_desc* layer)
 {
     int length = 0;
     memset(layer, 0, sizeof *layer);
-    const int n = sscanf(text, "%383s %d %d %d%n %d%n", spec, &layer->num_q_heads,
+    const int n = sscanf(text, "%447s %d %d %d%n %d%n", spec, &layer->num_q_heads,
                          &layer->num_kv_heads, &layer->head_dim, &length, &layer->head_dim_v,
                          &length);
     if (n < 4 || text[length + (int)strspn(text + length, " \t\r\n")] != '\0')
@@ -210,7 +210,7 @@ static void say(kvl_log_level level, const char* message, void* user)
 // Makes one configuration's kernels.
 static int make_config(kvl_context* ctx, const char* text)
 {
-    char spec[384];
+    char spec[448];
     kvl_layer_desc layer;
     kvl__layer made_layer;
     const int before = made.num_entries;

@@ -186,12 +186,12 @@ static kvl_status compile_aloud(kvl_context* ctx, const kvl__compile_job* job,
 // Compiles the kernels of one configuration.  One that the target refuses is passed over.
 static int run_config(kvl_context* ctx, const char* config, bool product)
 {
-    char spec[384];
+    char spec[448];
     kvl_layer_desc desc;
     kvl__layer layer;
     memset(&desc, 0, sizeof desc);
     memset(&layer, 0, sizeof layer);
-    const int num = sscanf(config, "%383s %d %d %d/%d", spec, &desc.num_q_heads,
+    const int num = sscanf(config, "%447s %d %d %d/%d", spec, &desc.num_q_heads,
                            &desc.num_kv_heads, &desc.head_dim, &desc.head_dim_v);
     if (num < 4) return fail("'%s' is no configuration", config);
     desc.spec = spec;
