@@ -241,6 +241,8 @@ KVL__FN kvl_status kvl__file_read_layer(kvl__stream* s, uint32_t index, kvl__fil
     f->num_kv_heads = kvl__get_u32(shape + 4);
     f->head_dim = kvl__get_u32(shape + 8);
     f->head_dim_v = kvl__get_u32(shape + 12);
+    KVL__REQUIRE(s->ctx, f->active <= 3 && f->active != 2, KVL_FILE,
+                 "the file is damaged: layer %u is of kind %u", index, f->active);
     char text[KVL__SPEC_BYTES + 24] = "";
     KVL__REQUIRE(s->ctx, s->left < sizeof text, KVL_FILE,
                  "the file is damaged: the spec of layer %u has %llu letters", index,
@@ -631,8 +633,8 @@ KVL__FN kvl_status kvl__match_layer(kvl_context* ctx, int index, const kvl__file
     static const char* const kinds[] = { "no KV heads", "keys and values", "?",
                                          "values in the keys" };
     KVL__REQUIRE(ctx, f->active == own.active, KVL_BAD_ARGUMENT,
-                 "layer %d has %s in the file, %s in the cache", index, kinds[f->active & 3],
-                 kinds[own.active & 3]);
+                 "layer %d has %s in the file, %s in the cache", index, kinds[f->active],
+                 kinds[own.active]);
     KVL__REQUIRE(ctx, f->num_kv_heads == own.num_kv_heads, KVL_BAD_ARGUMENT,
                  "layer %d: num_kv_heads = %u in the file, %u in the cache", index,
                  f->num_kv_heads, own.num_kv_heads);

@@ -450,6 +450,29 @@ Test(file, a_page_has_one_place)
     input_free(&in);
 }
 
+// Broken by a kind of layer that there is not, which would be taken for another with recode.
+Test(file, kinds_of_layers)
+{
+    const test_target target = { "reference", KVL_TARGET_REFERENCE, NULL };
+    test_cache c = open_cache(&target, "kivi", 0, NULL);
+    const kvl_seq seq = test_seq(&c);
+    test_bytes b = save_seqs(&c, &seq, 1);
+    const size_t layer = section_at(&b, "LAYR", 0);
+    static const unsigned char kinds[] = { 2, 4, 5, 7 };
+    for (size_t i = 0; i < sizeof kinds; ++i) {
+        kvl_loaded_seq* out;
+        int num;
+        cr_assert_eq(b.data[layer + 16], i ? kinds[i - 1] : 1);
+        b.data[layer + 16] = kinds[i];
+        put_sum_right(&b, layer);
+        cr_assert_eq(load_bytes(&c, &b, 1, &out, &num), KVL_FILE);
+        cr_assert(strstr(kvl_context_message(c.ctx), "layer 0 is of kind"), "%s",
+                  kvl_context_message(c.ctx));
+    }
+    free(b.data);
+    test_close(&c);
+}
+
 // Broken by memory that is taken because a file says so, before its rows are there.
 Test(file, claimed_pages_take_no_memory)
 {
