@@ -805,6 +805,9 @@ KVL__FN kvl_status kvl__give_pages(kvl__file_load* job, kvl_cache* cache, kvl__s
         const int64_t more = kvl__max_i64(2 * seq->num_pages, KVL__TRUSTED);
         const int64_t num = kvl__max_i64(end, kvl__min_i64(more, most));
         const size_t bytes = (size_t)num * sizeof *seq->pages;
+        KVL__REQUIRE(cache->ctx, num <= INT32_MAX, KVL_UNSUPPORTED, "the file has a sequence of "
+                     "%lld pages, gone ones counted: a list of them has at most 2^31 - 1",
+                     (long long)num);
         int32_t* list = (int32_t*)kvl__alloc(cache->ctx, bytes);
         KVL__REQUIRE(cache->ctx, list, KVL_NO_MEMORY, "the allocator has no %zu bytes", bytes);
         for (int64_t p = 0; p < num; ++p) list[p] = p < seq->num_pages ? seq->pages[p] : -1;

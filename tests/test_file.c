@@ -492,8 +492,8 @@ Test(file, claimed_pages_take_no_memory)
     put_number(&b, rows + 24, (uint64_t)CLAIM * ROWS_OF_PAGE);
     put_number(&b, rows + 64, CLAIM);
     b.size = rows + 16 + bytes;                // all four pages, and nothing behind them
-    for (int what = 0; what < 3; ++what) {
-        const int pooled = what == 1;
+    for (int what = 0; what < 4; ++what) {
+        const int pooled = what == 1 || what == 2;
         test_memory memory;
         test_memory_init(&memory);
         const kvl_allocator allocator = test_memory_allocator(&memory);
@@ -512,15 +512,24 @@ Test(file, claimed_pages_take_no_memory)
             from.pages = free_pages;
             from.num_pages = PAGES;
         }
-        if (what == 2) {                       // sequences, the most there can be, and one
+        kvl_status expected = KVL_FILE;
+        if (what == 2) {                       // one page, and all before it are gone
+            put_number(&b, rows + 16, (uint64_t)1 << 40);
+            put_number(&b, rows + 24, (uint64_t)1 << 40);
+            put_number(&b, rows + 32, ((uint64_t)1 << 40) - ROWS_OF_PAGE);
+            put_number(&b, rows + 64, 1);
+            expected = KVL_UNSUPPORTED;
+        }
+        if (what == 3) {                       // sequences, the most there can be, and one
             const size_t seq = section_at(&b, "SEQU", 0);
             put_number(&b, 16, 1 << 20);
             b.size = seq + 16 + (size_t)number_at(&b, seq + 8) + 8;
         }
         b.at = 0;
         const uint64_t live = memory.live;
-        cr_assert_eq(kvl_load(cache, &from, &out, &num), KVL_FILE, "%s", kvl_context_message(ctx));
-        cr_assert(strstr(kvl_context_message(ctx), "the file ends"), "%s",
+        cr_assert_eq(kvl_load(cache, &from, &out, &num), expected, "%s", kvl_context_message(ctx));
+        cr_assert(strstr(kvl_context_message(ctx), what == 2 ? "34359738368 pages"
+                                                             : "the file ends"), "%s",
                   kvl_context_message(ctx));
         cr_assert_eq(memory.live, live);
         cr_assert_lt(memory.peak - live, 2 << 20, "%llu bytes for %zu in the file",
