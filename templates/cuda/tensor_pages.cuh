@@ -735,7 +735,8 @@ INLINE void add_step(const place& p, uint32_t stage, const uint32_t (*weights)[4
 
 // RESULTS
 
-// Whether all that a lane has is finite.
+// Whether all that a lane has is finite, a top too.  That alone may tell: of scores beyond float32
+// the top is +inf, and each weight is 0.
 INLINE bool is_finite(const partial& o)
 {
     float size = 0.0f;                 // infinite or no number if one of them is: 0 x + size
@@ -978,8 +979,8 @@ INLINE void take_step(const warp_task& w, const place& p, uint32_t stage, const 
     add_step(p, stage, weights, o);
 }
 
-// This warp's share of the steps of a split.
-INLINE void attend_steps(warp_task* w, const kvl__device_seq* s, const place& p, const queries& q,
+// This warp's share of the steps of a split.  Returns whether it has any.
+INLINE bool attend_steps(warp_task* w, const kvl__device_seq* s, const place& p, const queries& q,
                          const unsigned char* ring, partial* o)
 {
     const int before = w->begin / step_rows;
@@ -1013,6 +1014,7 @@ INLINE void attend_steps(warp_task* w, const kvl__device_seq* s, const place& p,
         stage = stage == (num_stages - 1) * stage_bytes ? 0 : stage + stage_bytes;
     }
     copies_wait<0>();
+    return w->first < after;
 }
 
 // The query heads of a pass, those from first_head on.  Returns whether 16 bits hold them: if not,
@@ -1044,9 +1046,10 @@ INLINE bool attend_heads(const kvl__device_attend& a, const kvl__device_seq* s, 
         for (int c = 0; c < columns; ++c)
             w.factor[c] = 8 * 1.44269504f
                 * __shfl_sync(0xffffffffu, q.up[c], $(n.tall and "p.g * 4" or "p.t * 8"));
-        attend_steps(&w, s, p, q, ring, &o);
-        // A warp without steps has no top.
-        const bool odd = __any_sync(0xffffffffu, o.top[0] > hidden_score() && !is_finite(o));
+        // A warp without steps has no top.  One with steps and no top has no number but NaN, or
+        // scores below what a first top is raised from.
+        const bool some = attend_steps(&w, s, p, q, ring, &o);
+        const bool odd = __any_sync(0xffffffffu, some && !is_finite(o));
         if (p.lane == 0) is_odd[threadIdx.x / 32] = odd;
         __syncthreads();
         if (!(is_odd[0] | is_odd[1] | is_odd[2] | is_odd[3])) {

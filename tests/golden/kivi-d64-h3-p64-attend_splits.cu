@@ -2044,7 +2044,8 @@ INLINE void add_step(const place& p, uint32_t stage, const uint32_t (*weights)[4
 
 // RESULTS
 
-// Whether all that a lane has is finite.
+// Whether all that a lane has is finite, a top too.  That alone may tell: of scores beyond float32
+// the top is +inf, and each weight is 0.
 INLINE bool is_finite(const partial& o)
 {
     float size = 0.0f;                 // infinite or no number if one of them is: 0 x + size
@@ -2069,7 +2070,7 @@ typedef struct results {
 INLINE void store_partial(const partial& o, const place& p, results* w)
 {
     const int warp = threadIdx.x / 32;
-#line 764 "templates/cuda/tensor_pages.cuh"
+#line 765 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
         if (p.g == 0) w->top[warp][head_of(p, c)] = o.top[c];
@@ -2114,7 +2115,7 @@ INLINE void store_results(const kvl__device_attend& a, int query, int head, int 
         to[h * (int64_t)a.parts * head_dim_v + channel] = __fdividef(out, sum * 8.0f);
         if (channel > 0) continue;
         float lse = (top - lift) * 0.693147181f + logf(sum);
-#line 811 "templates/cuda/tensor_pages.cuh"
+#line 812 "templates/cuda/tensor_pages.cuh"
         ((float*)a.lse_part)[(first + h) * a.parts + part] = lse;
     }
 }
@@ -2126,11 +2127,11 @@ INLINE float score_by_floats(const kvl__device_attend& a, const unsigned char* k
                              const float* q, float bias, float slope, int distance)
 {
     float sum = 0.0f;
-#line 825 "templates/cuda/tensor_pages.cuh"
+#line 826 "templates/cuda/tensor_pages.cuh"
 #pragma unroll 1
     for (int at = 0; at < head_dim_k; ++at) {
         uint32_t code;
-#line 829 "templates/cuda/tensor_pages.cuh"
+#line 830 "templates/cuda/tensor_pages.cuh"
         sum = mul_add(q[0 + at], k_read_value(keys, lane, at, &code), sum);
     }
     sum += bias;
@@ -2229,7 +2230,7 @@ INLINE void bend_scores(const warp_task& w, const place& p, int row, float (*s)[
 {
     const kvl__device_attend& a = *w.a;
     const float log2_e = 1.44269504f;
-#line 930 "templates/cuda/tensor_pages.cuh"
+#line 931 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int c = 0; c < columns; ++c)
         for (int i = 0; i < scores; ++i) {
@@ -2237,7 +2238,7 @@ INLINE void bend_scores(const warp_task& w, const place& p, int row, float (*s)[
             const float by = w.factor[c];
             float x = eighths_of(s[c][i], zero[c]) * by * (1.0f / log2_e);
             if (a.soft_cap > 0.0f) {
-#line 940 "templates/cuda/tensor_pages.cuh"
+#line 941 "templates/cuda/tensor_pages.cuh"
                 // tanh y = 1 - 2 / (e^(2 y) + 1)
                 const float e = power_of_two(x * (2.0f * log2_e / a.soft_cap));
                 x = a.soft_cap - __fdividef(2.0f * a.soft_cap, e + 1.0f);
@@ -2257,9 +2258,9 @@ INLINE void read_numbers(const warp_task& w, const unsigned char* ring, const pl
 {
     if (true) {
         read_key_numbers(p, stage);
-#line 960 "templates/cuda/tensor_pages.cuh"
+#line 961 "templates/cuda/tensor_pages.cuh"
         read_basis(ring + stage + codes_bytes, p, basis);
-#line 962 "templates/cuda/tensor_pages.cuh"
+#line 963 "templates/cuda/tensor_pages.cuh"
     }
     read_value_numbers(p, stage, inside, w.begin - row, w.end - row);
 }
@@ -2279,8 +2280,8 @@ INLINE void take_step(const warp_task& w, const place& p, uint32_t stage, const 
     add_step(p, stage, weights, o);
 }
 
-// This warp's share of the steps of a split.
-INLINE void attend_steps(warp_task* w, const kvl__device_seq* s, const place& p, const queries& q,
+// This warp's share of the steps of a split.  Returns whether it has any.
+INLINE bool attend_steps(warp_task* w, const kvl__device_seq* s, const place& p, const queries& q,
                          const unsigned char* ring, partial* o)
 {
     const int before = w->begin / step_rows;
@@ -2314,6 +2315,7 @@ INLINE void attend_steps(warp_task* w, const kvl__device_seq* s, const place& p,
         stage = stage == (num_stages - 1) * stage_bytes ? 0 : stage + stage_bytes;
     }
     copies_wait<0>();
+    return w->first < after;
 }
 
 // The query heads of a pass, those from first_head on.  Returns whether 16 bits hold them: if not,
@@ -2345,9 +2347,10 @@ INLINE bool attend_heads(const kvl__device_attend& a, const kvl__device_seq* s, 
         for (int c = 0; c < columns; ++c)
             w.factor[c] = 8 * 1.44269504f
                 * __shfl_sync(0xffffffffu, q.up[c], p.t * 8);
-        attend_steps(&w, s, p, q, ring, &o);
-        // A warp without steps has no top.
-        const bool odd = __any_sync(0xffffffffu, o.top[0] > hidden_score() && !is_finite(o));
+        // A warp without steps has no top.  One with steps and no top has no number but NaN, or
+        // scores below what a first top is raised from.
+        const bool some = attend_steps(&w, s, p, q, ring, &o);
+        const bool odd = __any_sync(0xffffffffu, some && !is_finite(o));
         if (p.lane == 0) is_odd[threadIdx.x / 32] = odd;
         __syncthreads();
         if (!(is_odd[0] | is_odd[1] | is_odd[2] | is_odd[3])) {
@@ -2365,11 +2368,11 @@ INLINE void attend_split(const kvl__device_attend& a, const kvl__device_seq* s, 
 {
     enum { of_warp = num_stages * stage_bytes + numbers_bytes };
     const uint32_t ring_at = shared_address(room + threadIdx.x / 32 * of_warp);
-#line 1078 "templates/cuda/tensor_pages.cuh"
+#line 1081 "templates/cuda/tensor_pages.cuh"
     const place p = place_of(ring_at, ring_at + num_stages * stage_bytes);
     if (!attend_heads(a, s, query, head, 0, part, begin, end, position, p, room))
         attend_by_floats(a, s, query, head, part, begin, end, position, (float*)room);
-#line 1082 "templates/cuda/tensor_pages.cuh"
+#line 1085 "templates/cuda/tensor_pages.cuh"
 }
 
 #line 16 "templates/cuda/attend_splits.cu"
