@@ -114,6 +114,10 @@ local function bias_of(side, by)
     return pair(by * (-side.half - (side.two_steps and 0 or side.bias * side.step)))
 end
 
+-- Lanes that have one of `words` words in the last of several rounds; false where all do, or where
+-- one round is enough, whose lanes may have a word twice.
+local function lanes_left(words) return words > 32 and words % 32 ~= 0 and words % 32 end
+
 -- Adds how keys meet queries: key_rows, the tokens that a group of keys takes or that are read
 -- together; span, the channels that products of a lane and its three neighbours add up; and the
 -- bytes of a warp's numbers, of keys per token for each pair of groups of channels scales of both
@@ -127,6 +131,7 @@ local function add_keys(t, k)
     if not t.by_token then
         t.k_numbers = k.head_dim
         t.k_rounds = (t.k_numbers + 127) // 128
+        t.k_left = lanes_left(t.k_numbers // 4)
         t.k_numbers_bytes = 6 * t.k_numbers + 32
         t.pieces = { t.k.bytes * k.head_dim // 16, k.zero_bytes * k.head_dim // 16 }
         return
@@ -134,6 +139,7 @@ local function add_keys(t, k)
     t.key_groups = k.head_dim // k.group_size
     t.key_pairs = (t.key_groups + 1) // 2
     t.k_rounds = (t.key_pairs * 16 + 31) // 32
+    t.k_left = lanes_left(t.key_pairs * 16)
     t.k_numbers_bytes = 512 * t.key_pairs + 96
     t.sums = t.key_groups > 4 and 2 or 1             -- registers of a query's sums
     t.pieces = { t.k.bytes * t.key_groups * 2, k.zero_bytes * t.key_groups * 2 }
@@ -172,6 +178,7 @@ function tensor.plan(config, sides)
     t.stage_bytes = t.k.codes_bytes + t.v.codes_bytes + 32 + 16 * t.meta_pieces
     -- Scales and offsets of values as f16.
     t.v_numbers = t.value_groups * rows
+    t.v_left = lanes_left(t.v_numbers // 4)
     t.numbers_bytes = t.k_numbers_bytes + 4 * t.v_numbers + 64
     -- Copies of values' codes, 32 pieces of 16 bytes each, go to places that are apart by less than
     -- a constant where cells begin within one (v_byte).

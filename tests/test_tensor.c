@@ -47,6 +47,8 @@ static const shape shapes[] = {
     { "quest:sink=1,recent=32", 8, 1, 128, 128, 230, 0, 0, 0 },
     { "quarot:k2,v2,sink=1,recent=32", 4, 1, 128, 128, 230, 0, 0, 0 },
     { "rtn:k2,v2,kg64,vg32,sink=1,recent=32", 16, 1, 128, 128, 200, 20, 0, 1 },
+    { "flagrot-kivi:sink=1,recent=32", 2, 1, 192, 192, 140, 0, 0, 0 },
+    { "rtn:k2,v2,kg32,vg32,sink=1,recent=32", 3, 1, 192, 64, 140, 0, 0, 0 },
     { "kv-int4", 6, 1, 64, 128, 190, 0, 0, 0 },
     { "kivi:fit=span,round=nearest_up,meta=f16_point,kg64,sink=0,recent=64", 8, 1, 64, 64, 200, 0,
       0, 0 },

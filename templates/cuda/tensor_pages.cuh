@@ -368,6 +368,10 @@ INLINE void read_value_numbers(const place& p, uint32_t stage, bool inside, int 
 {
 #pragma unroll
     for (int r = 0; r < v_rounds; ++r) {
+        //% if n.v_left then
+        // The other lanes' words are those of an earlier round.
+        if (r == v_rounds - 1 && p.lane >= $(n.v_left)) continue;
+        //% end
         const uint32_t at = p.v_meta[r] + stage;
         const int a = p.lane / 4 % 2, token = p.lane % 8 * 4;
         //% local has_zero = v.zero_type ~= "none"

@@ -53,6 +53,10 @@ INLINE void read_key_numbers(const place& p, uint32_t stage)
 {
 #pragma unroll
     for (int r = 0; r < k_rounds; ++r) {
+        //% if n.k_left then
+        // The other lanes' words are those of an earlier round.
+        if (r == k_rounds - 1 && p.lane >= $(n.k_left)) continue;
+        //% end
         const uint32_t at = p.k_meta[r] + stage, next = $(next);
         //% if k.bytes == 2 then
         const uint2 both = both_groups(p, at, next);

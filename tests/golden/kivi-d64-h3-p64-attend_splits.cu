@@ -1648,29 +1648,30 @@ INLINE void read_value_numbers(const place& p, uint32_t stage, bool inside, int 
 {
 #pragma unroll
     for (int r = 0; r < v_rounds; ++r) {
+#line 375 "templates/cuda/tensor_pages.cuh"
         const uint32_t at = p.v_meta[r] + stage;
         const int a = p.lane / 4 % 2, token = p.lane % 8 * 4;
-#line 382 "templates/cuda/tensor_pages.cuh"
+#line 386 "templates/cuda/tensor_pages.cuh"
         const uint32_t word = shared_4(at);
-#line 384 "templates/cuda/tensor_pages.cuh"
+#line 388 "templates/cuda/tensor_pages.cuh"
         const uint32_t zeros = shared_4(at + v_numbers);
-#line 387 "templates/cuda/tensor_pages.cuh"
+#line 391 "templates/cuda/tensor_pages.cuh"
         uint2 both = { pair_of_e5m3(word, p.v_scale[0]), pair_of_e5m3(word, p.v_scale[1]) };
-#line 389 "templates/cuda/tensor_pages.cuh"
+#line 393 "templates/cuda/tensor_pages.cuh"
         if (!inside) {
             const uint32_t first = seen_pair(token + 2 * a, begin, end);
             const uint32_t second = seen_pair(token + 2 * (1 ^ a), begin, end);
             both.x &= first;
             both.y &= second;
-#line 398 "templates/cuda/tensor_pages.cuh"
+#line 402 "templates/cuda/tensor_pages.cuh"
         }
         const uint2 scales = { pair_mul(both.x, p.v_weight[0]), pair_mul(both.y, p.v_weight[1]) };
         store_shared_8(p.v_to[r], scales);
-#line 409 "templates/cuda/tensor_pages.cuh"
+#line 413 "templates/cuda/tensor_pages.cuh"
         const uint32_t step = 0x3c003c00u, bias = 0xe48ce48cu;
         const uint2 z = { v_zeros(zeros, p.v_zero[0], step, bias),
                           v_zeros(zeros, p.v_zero[1], step, bias) };
-#line 413 "templates/cuda/tensor_pages.cuh"
+#line 417 "templates/cuda/tensor_pages.cuh"
         const uint2 offsets = { pair_mul(both.x, z.x), pair_mul(both.y, z.y) };
         store_shared_8(p.v_to[r] + 2 * v_numbers, offsets);
     }
@@ -1695,13 +1696,13 @@ INLINE pair4 load_pairs(uint32_t at) { return pairs_of(shared_16(at)); }
 // which the first has 7 bits.  Where heads are rows a lane has both parts of head 8 c + g, in rows
 // g and g + 8: of pairs 2 m and 2 m + 1 four registers, first factors.  Else part g % 2 of head
 // g / 2, in column g: of pairs 4 m, 4 m + 2, then 4 m + 1, 4 m + 3 two registers, second factors.
-#line 441 "templates/cuda/tensor_pages.cuh"
-typedef struct queries {
-#line 443 "templates/cuda/tensor_pages.cuh"
-    uint4 of[columns][spans][quads];
 #line 445 "templates/cuda/tensor_pages.cuh"
-    uint32_t shared[columns];                  // of the lane, else
+typedef struct queries {
+#line 447 "templates/cuda/tensor_pages.cuh"
+    uint4 of[columns][spans][quads];
 #line 449 "templates/cuda/tensor_pages.cuh"
+    uint32_t shared[columns];                  // of the lane, else
+#line 453 "templates/cuda/tensor_pages.cuh"
     float up[columns];                         // what a head's were divided by
 } queries;
 
@@ -1725,21 +1726,21 @@ INLINE float split_queries(const float* from, float down, const place& p, uint4*
         sum += two.x * down + two.y * down;
         high[m] = pair_of(float_of(bits_of(y) & 0xfffe0000u), float_of(bits_of(z) & 0xfffe0000u));
         low[m] = pair_of(y - f32_of_f16(high[m] & 0xffffu), z - f32_of_f16(high[m] >> 16));
-#line 473 "templates/cuda/tensor_pages.cuh"
+#line 477 "templates/cuda/tensor_pages.cuh"
         if (p.g % 2) high[m] = low[m];
-#line 475 "templates/cuda/tensor_pages.cuh"
+#line 479 "templates/cuda/tensor_pages.cuh"
     }
 #pragma unroll
     for (int m = 0; m < quads; ++m) {
-#line 481 "templates/cuda/tensor_pages.cuh"
+#line 485 "templates/cuda/tensor_pages.cuh"
         const uint4 quad = { high[4 * m], high[4 * m + 2], high[4 * m + 1], high[4 * m + 3] };
-#line 483 "templates/cuda/tensor_pages.cuh"
+#line 487 "templates/cuda/tensor_pages.cuh"
         to[m] = quad;
     }
     return sum;
 }
 
-#line 513 "templates/cuda/tensor_pages.cuh"
+#line 517 "templates/cuda/tensor_pages.cuh"
 
 INLINE void load_fragments(const kvl__device_attend& a, int query, int head, int first_head,
                            const place& p, unsigned char* shared, queries* q)
@@ -1751,7 +1752,7 @@ INLINE void load_fragments(const kvl__device_attend& a, int query, int head, int
         const int of = least_of(h, num_heads - 1);
         const int64_t row = (query * (int64_t)gridDim.y + head) * num_heads + of;
         const float* from = (const float*)a.prepared + row * a.query_floats + plain * head_dim_k;
-#line 525 "templates/cuda/tensor_pages.cuh"
+#line 529 "templates/cuda/tensor_pages.cuh"
         q->shared[column] = shared_address(shared) + p.g * 64 + p.t * 16;
         float top = 0.0f;
 #pragma unroll 1
@@ -1767,33 +1768,33 @@ INLINE void load_fragments(const kvl__device_attend& a, int query, int head, int
         const float down = h >= num_heads ? 0.0f : exponent < 2u ? 1.0f
                            : float_of(exponent < 252u ? (253u - exponent) << 23 : 0x7fc00000u);
         q->up[column] = exponent < 2u ? 1.0f : float_of((exponent + 1u) << 23);
-#line 544 "templates/cuda/tensor_pages.cuh"
+#line 548 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
         for (int copy = 0; copy < copies; ++copy)
 #pragma unroll
             for (int y = 0; y < spans; ++y) {
                 uint4 to[quads];
                 const float sum = split_queries(from + copy * head_dim_k + y * 64 + p.t * 16, down, p, to);
-#line 553 "templates/cuda/tensor_pages.cuh"
+#line 557 "templates/cuda/tensor_pages.cuh"
                 (void)sum;
-#line 556 "templates/cuda/tensor_pages.cuh"
+#line 560 "templates/cuda/tensor_pages.cuh"
                 // Through shared memory they come to registers that lie side by side.
                 for (int m = 0; m < quads; ++m) {
                     const uint32_t at = p.k_into - k_piece(p.lane) * 16 + p.lane * 16;
                     store_shared_16(at, to[m]);
                     q->of[column][y][m] = shared_16(at);
                 }
-#line 568 "templates/cuda/tensor_pages.cuh"
-            }
 #line 572 "templates/cuda/tensor_pages.cuh"
+            }
+#line 576 "templates/cuda/tensor_pages.cuh"
     }
 }
 
 INLINE pair4 query_pairs(const queries& q, int copy, int column, int span, int quad)
 {
-#line 578 "templates/cuda/tensor_pages.cuh"
-    return pairs_of(q.of[column][span][quad]);
 #line 582 "templates/cuda/tensor_pages.cuh"
+    return pairs_of(q.of[column][span][quad]);
+#line 586 "templates/cuda/tensor_pages.cuh"
 }
 
 // STEPS
@@ -1801,20 +1802,20 @@ INLINE pair4 query_pairs(const queries& q, int copy, int column, int span, int q
 // The pair m of 8 of the channels of a lane's words, in the low bits of halves.
 INLINE uint32_t k_pick(const uint32_t* word, int m)
 {
-#line 590 "templates/cuda/tensor_pages.cuh"
-    return word[0] >> m / 4 * 8 & 0x00030003u << m % 4 * 2;
 #line 594 "templates/cuda/tensor_pages.cuh"
+    return word[0] >> m / 4 * 8 & 0x00030003u << m % 4 * 2;
+#line 598 "templates/cuda/tensor_pages.cuh"
 }
 
 // The pairs j = 2 i + (h ^ va) of tokens of a lane's word.
 INLINE uint32_t v_pick(uint32_t word, const place& p, int i, int h)
 {
-#line 600 "templates/cuda/tensor_pages.cuh"
-    return word >> p.v_shift & p.value_mask[i][h];
 #line 604 "templates/cuda/tensor_pages.cuh"
+    return word >> p.v_shift & p.value_mask[i][h];
+#line 608 "templates/cuda/tensor_pages.cuh"
 }
 
-#line 609 "templates/cuda/tensor_pages.cuh"
+#line 613 "templates/cuda/tensor_pages.cuh"
 #line 1 "templates/cuda/tensor_channel_keys.cuh"
 // tensor_channel_keys.cuh -- numbers and scores of keys whose groups are tokens of a channel.
 //
@@ -1828,18 +1829,19 @@ INLINE void read_key_numbers(const place& p, uint32_t stage)
 {
 #pragma unroll
     for (int r = 0; r < k_rounds; ++r) {
-        const uint32_t at = p.k_meta[r] + stage;
 #line 18 "templates/cuda/tensor_channel_keys.cuh"
-        const uint32_t word = shared_4(at);
-#line 20 "templates/cuda/tensor_channel_keys.cuh"
-        const uint2 both = { pair_of_e5m3(word, high_selector(0)), pair_of_e5m3(word, high_selector(1)) };
+        const uint32_t at = p.k_meta[r] + stage;
 #line 22 "templates/cuda/tensor_channel_keys.cuh"
+        const uint32_t word = shared_4(at);
+#line 24 "templates/cuda/tensor_channel_keys.cuh"
+        const uint2 both = { pair_of_e5m3(word, high_selector(0)), pair_of_e5m3(word, high_selector(1)) };
+#line 26 "templates/cuda/tensor_channel_keys.cuh"
         store_shared_8(p.k_to[r], both);
-#line 33 "templates/cuda/tensor_channel_keys.cuh"
+#line 37 "templates/cuda/tensor_channel_keys.cuh"
         const uint32_t zeros = shared_4(at + k_numbers);
         const uint2 z = { k_zeros(zeros, low_selector(0), p.k_step[0], p.k_bias[0]),
                           k_zeros(zeros, low_selector(1), p.k_step[1], p.k_bias[1]) };
-#line 37 "templates/cuda/tensor_channel_keys.cuh"
+#line 41 "templates/cuda/tensor_channel_keys.cuh"
         const uint2 offsets = { pair_mul(both.x, z.x), pair_mul(both.y, z.y) };
         const uint2 low = { pair_mul_sub(both.x, z.x, offsets.x),
                             pair_mul_sub(both.y, z.y, offsets.y) };
@@ -1852,11 +1854,11 @@ INLINE void read_key_numbers(const place& p, uint32_t stage)
 INLINE void read_basis(const unsigned char* meta, const place& p, int* basis)
 {
     for (int y = 0; y < spans; ++y) basis[y] = 0;
-#line 58 "templates/cuda/tensor_channel_keys.cuh"
+#line 62 "templates/cuda/tensor_channel_keys.cuh"
 }
 
 // The products of 16 channels of a group, 64 y + 16 t ..., with codes and with offsets.
-#line 83 "templates/cuda/tensor_channel_keys.cuh"
+#line 87 "templates/cuda/tensor_channel_keys.cuh"
 // Offsets are right in rows g for pairs 0 and 2 of four, in rows g + 8 for pairs 1 and 3; in even
 // rows, and what they lack in odd ones.
 INLINE void multiply_keys(const uint32_t (*word)[1], int m, pair4 q, const pair4* scales,
@@ -1875,7 +1877,7 @@ INLINE void multiply_keys(const uint32_t (*word)[1], int m, pair4 q, const pair4
                      k_pick(word[2 * i], second), k_pick(word[2 * i + 1], second), b0, b1);
     }
 }
-#line 102 "templates/cuda/tensor_channel_keys.cuh"
+#line 106 "templates/cuda/tensor_channel_keys.cuh"
 
 // The scores of a step, without softmax's factors: 2^21 s + zero.
 INLINE void score_step(const place& p, uint32_t stage, const queries& q, const int* basis,
@@ -1905,18 +1907,18 @@ INLINE void score_step(const place& p, uint32_t stage, const queries& q, const i
                               zeros[c]);
     }
     // Parts are in rows g and g + 8, or in columns 2 t and 2 t + 1.
-#line 133 "templates/cuda/tensor_channel_keys.cuh"
+#line 137 "templates/cuda/tensor_channel_keys.cuh"
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
         for (int x = 0; x < scores; ++x) s[c][x] = sums[c][x / 2][x % 2 * 2] + sums[c][x / 2][x % 2 * 2 + 1];
-#line 139 "templates/cuda/tensor_channel_keys.cuh"
+#line 143 "templates/cuda/tensor_channel_keys.cuh"
         zero[c] = zeros[c][0][0] + zeros[c][0][1] + (zeros[c][1][2] + zeros[c][1][3]);
         zero[c] += __shfl_xor_sync(0xffffffffu, zero[c], 4);
-#line 142 "templates/cuda/tensor_channel_keys.cuh"
+#line 146 "templates/cuda/tensor_channel_keys.cuh"
     }
 }
 
-#line 611 "templates/cuda/tensor_pages.cuh"
+#line 615 "templates/cuda/tensor_pages.cuh"
 
 // What a warp has: of the lane's query heads head_of(p, c), and outputs of heads 8 c + 2 t + r, or
 // of head t, r = 0.
@@ -1965,7 +1967,7 @@ INLINE void raise_top(const place& p, const float (*s)[scores], const float* zer
         o->base[c] = o->lift - top;
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
-#line 660 "templates/cuda/tensor_pages.cuh"
+#line 664 "templates/cuda/tensor_pages.cuh"
             const float by = __shfl_sync(0xffffffffu, shrink, p.t);
             for (int i = 0; i < 2 * outs; ++i) o->out[c][i][r] *= by;
             for (int i = 0; i < 2 * zero_tiles; ++i) o->zero[c][i / 2][i % 2][r] *= by;
@@ -1981,12 +1983,12 @@ INLINE bool weigh_scores(const float* factor, const float (*s)[scores], const fl
     uint32_t beyond = 0;
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
-#line 676 "templates/cuda/tensor_pages.cuh"
+#line 680 "templates/cuda/tensor_pages.cuh"
         const float by = factor[c] * 0x1p21f, from = mul_add(zero[c], factor[c], o.base[c]);
         float e[scores];
         for (int i = 0; i < scores; ++i) e[i] = power_of_two(mul_add(s[c][i], by, from));
         for (int f = 0; f < 4; ++f) {
-#line 681 "templates/cuda/tensor_pages.cuh"
+#line 685 "templates/cuda/tensor_pages.cuh"
             weights[c][f] = pair_of(e[f], 0.0f);
             beyond |= weights[c][f] + o.reach;
         }
@@ -2002,10 +2004,10 @@ INLINE void weigh_step(const place& p, const float* factor, const float (*s)[sco
         raise_top(p, s, zero, factor, o);
         weigh_scores(factor, s, zero, *o, weights);
     }
-#line 697 "templates/cuda/tensor_pages.cuh"
+#line 701 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int f = 0; f < 4; ++f) weights[0][f] = transposed(weights[0][f]);
-#line 700 "templates/cuda/tensor_pages.cuh"
+#line 704 "templates/cuda/tensor_pages.cuh"
 }
 
 // Values of a step join the outputs.
@@ -2044,8 +2046,8 @@ INLINE void add_step(const place& p, uint32_t stage, const uint32_t (*weights)[4
 
 // RESULTS
 
-// Whether all that a lane has is finite, a top too.  That alone may tell: of scores beyond float32
-// the top is +inf, and each weight is 0.
+// Whether all that a lane has is finite, a top too.  That alone may tell: scores beyond float32 have
+// a top of +inf, and each weight is then 0.
 INLINE bool is_finite(const partial& o)
 {
     float size = 0.0f;                 // infinite or no number if one of them is: 0 x + size
@@ -2070,7 +2072,7 @@ typedef struct results {
 INLINE void store_partial(const partial& o, const place& p, results* w)
 {
     const int warp = threadIdx.x / 32;
-#line 765 "templates/cuda/tensor_pages.cuh"
+#line 769 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
         if (p.g == 0) w->top[warp][head_of(p, c)] = o.top[c];
@@ -2115,7 +2117,7 @@ INLINE void store_results(const kvl__device_attend& a, int query, int head, int 
         to[h * (int64_t)a.parts * head_dim_v + channel] = __fdividef(out, sum * 8.0f);
         if (channel > 0) continue;
         float lse = (top - lift) * 0.693147181f + logf(sum);
-#line 812 "templates/cuda/tensor_pages.cuh"
+#line 816 "templates/cuda/tensor_pages.cuh"
         ((float*)a.lse_part)[(first + h) * a.parts + part] = lse;
     }
 }
@@ -2127,11 +2129,11 @@ INLINE float score_by_floats(const kvl__device_attend& a, const unsigned char* k
                              const float* q, float bias, float slope, int distance)
 {
     float sum = 0.0f;
-#line 826 "templates/cuda/tensor_pages.cuh"
+#line 830 "templates/cuda/tensor_pages.cuh"
 #pragma unroll 1
     for (int at = 0; at < head_dim_k; ++at) {
         uint32_t code;
-#line 830 "templates/cuda/tensor_pages.cuh"
+#line 834 "templates/cuda/tensor_pages.cuh"
         sum = mul_add(q[0 + at], k_read_value(keys, lane, at, &code), sum);
     }
     sum += bias;
@@ -2230,7 +2232,7 @@ INLINE void bend_scores(const warp_task& w, const place& p, int row, float (*s)[
 {
     const kvl__device_attend& a = *w.a;
     const float log2_e = 1.44269504f;
-#line 931 "templates/cuda/tensor_pages.cuh"
+#line 935 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int c = 0; c < columns; ++c)
         for (int i = 0; i < scores; ++i) {
@@ -2238,7 +2240,7 @@ INLINE void bend_scores(const warp_task& w, const place& p, int row, float (*s)[
             const float by = w.factor[c];
             float x = eighths_of(s[c][i], zero[c]) * by * (1.0f / log2_e);
             if (a.soft_cap > 0.0f) {
-#line 941 "templates/cuda/tensor_pages.cuh"
+#line 945 "templates/cuda/tensor_pages.cuh"
                 // tanh y = 1 - 2 / (e^(2 y) + 1)
                 const float e = power_of_two(x * (2.0f * log2_e / a.soft_cap));
                 x = a.soft_cap - __fdividef(2.0f * a.soft_cap, e + 1.0f);
@@ -2258,9 +2260,9 @@ INLINE void read_numbers(const warp_task& w, const unsigned char* ring, const pl
 {
     if (true) {
         read_key_numbers(p, stage);
-#line 961 "templates/cuda/tensor_pages.cuh"
+#line 965 "templates/cuda/tensor_pages.cuh"
         read_basis(ring + stage + codes_bytes, p, basis);
-#line 963 "templates/cuda/tensor_pages.cuh"
+#line 967 "templates/cuda/tensor_pages.cuh"
     }
     read_value_numbers(p, stage, inside, w.begin - row, w.end - row);
 }
@@ -2368,11 +2370,11 @@ INLINE void attend_split(const kvl__device_attend& a, const kvl__device_seq* s, 
 {
     enum { of_warp = num_stages * stage_bytes + numbers_bytes };
     const uint32_t ring_at = shared_address(room + threadIdx.x / 32 * of_warp);
-#line 1081 "templates/cuda/tensor_pages.cuh"
+#line 1085 "templates/cuda/tensor_pages.cuh"
     const place p = place_of(ring_at, ring_at + num_stages * stage_bytes);
     if (!attend_heads(a, s, query, head, 0, part, begin, end, position, p, room))
         attend_by_floats(a, s, query, head, part, begin, end, position, (float*)room);
-#line 1085 "templates/cuda/tensor_pages.cuh"
+#line 1089 "templates/cuda/tensor_pages.cuh"
 }
 
 #line 16 "templates/cuda/attend_splits.cu"
