@@ -209,13 +209,14 @@ endif()
 
 # Tests that can use the machine's own device do so as well: ctest -L gpu.
 if(EXISTS "/dev/nvidiactl" OR EXISTS "/dev/dxg")
-    foreach(name IN ITEMS test_cuda test_cuda_model)
+    foreach(name IN ITEMS test_cuda test_cuda_model test_tensor test_attend)
         if(TARGET ${name})
             add_test(NAME gpu_${name} COMMAND $<TARGET_FILE:${name}> --tap=- --short-filename -j1
                      WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
             kvloom_test_properties(gpu_${name} gpu)
             set_tests_properties(gpu_${name} PROPERTIES RUN_SERIAL TRUE ENVIRONMENT
-                "KVLOOM_TEST_GPU=1;KVLOOM_TEST_BIN=${PROJECT_BINARY_DIR}/bin")
+                "KVLOOM_TEST_GPU=1;KVLOOM_TEST_TARGET=cuda"
+                "KVLOOM_TEST_BIN=${PROJECT_BINARY_DIR}/bin")
         endif()
     endforeach()
 endif()

@@ -31,15 +31,13 @@ int test_targets(test_target targets[TEST_MAX_TARGETS])
     return n;
 }
 
-// The architecture is one that NVRTC does not know: it is given PTX at once.  Skips a test that has
-// nothing to make kernels with.
-test_target test_cuda_target(void)
+test_target test_cuda_target_of(const char* arch)
 {
     static int loaded;
     kvl_context_desc desc = { 0 };
     kvl_context* ctx = NULL;
     const char* path = NULL;
-    if (sim_is_wanted() && !loaded) sim_load("sm_99");
+    if (sim_is_wanted() && !loaded) sim_load(arch);
     loaded = 1;
     desc.target = KVL_TARGET_CUDA;
     cr_assert(kvl_context_create(&desc, &ctx) == KVL_OK, "%s", kvl_context_message(ctx));
@@ -48,6 +46,8 @@ test_target test_cuda_target(void)
     if (!has_nvrtc) cr_skip_test("no NVRTC");
     return (test_target){ "cuda", KVL_TARGET_CUDA, NULL };
 }
+
+test_target test_cuda_target(void) { return test_cuda_target_of("sm_99"); }
 
 int test_attend_targets(test_target targets[TEST_MAX_TARGETS])
 {

@@ -30,8 +30,10 @@ enum { TEST_MAX_TARGETS = 9 };
 int test_targets(test_target targets[TEST_MAX_TARGETS]);
 
 // A device: the stand-in of tests/ptxsim, or with KVLOOM_TEST_GPU=1 the machine's own.  Skips the
-// test where there is no NVRTC.
+// test where there is no NVRTC.  `arch`, of the stand-in that a test's first call loads, is one
+// that NVRTC does not know, so that PTX of the one before is made at once: sm_76, sm_81, or sm_99.
 test_target test_cuda_target(void);
+test_target test_cuda_target_of(const char* arch);
 
 // The same, then each level again with kvl_context_desc.exact: their names end in " exact".
 int test_attend_targets(test_target targets[TEST_MAX_TARGETS]);

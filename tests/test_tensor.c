@@ -2,7 +2,8 @@
 //
 // The device is the stand-in of tests/ptxsim, or with KVLOOM_TEST_GPU=1 the machine's own.  A
 // context with `exact` has the kernels in floats: both must be within their bounds of float64
-// over the rows that are read back.  What 16 bits do not hold is compared with the reference.
+// over the rows that are read back.  What 16 bits do not hold, and what an older architecture has
+// of its own, is compared with the reference.
 
 #include "test_support.h"
 
@@ -208,3 +209,22 @@ Test(tensor, what_16_bits_do_not_hold)
     const test_target cuda = test_cuda_target();
     for (int i = 0; i < NUM_BEYOND; ++i) check_beyond(&beyond_16_bits[i], &cuda, &reference);
 }
+
+// Query heads as rows, in one tile and in two, and as columns; keys per channel and per token;
+// words of 2 and of 4 bits.
+static void check_arch(const char* arch)
+{
+    static const int some[] = { 0, 4, 10, 18, 22 };
+    if (!sim_is_wanted()) cr_skip_test("a device has one architecture");
+    const test_target cuda = test_cuda_target_of(arch);
+    for (int i = 0; i < 5; ++i) check_shape(&shapes[some[i]], &cuda, &reference);
+}
+
+Test(tensor, sm_75)
+{
+    // Broken by what takes the place of products of 16 channels, of copies that nobody waits for,
+    // of conversions of pairs, and of a reduction, which no other architecture compiles.
+    check_arch("sm_76");
+}
+
+Test(tensor, sm_80) { check_arch("sm_81"); }       // sums are another's than those of sm_90

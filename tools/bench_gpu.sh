@@ -3,10 +3,10 @@
 #
 #     sh tools/bench_gpu.sh [--quick] [BUILD [FILE]]
 #
-# Needs a built tree (BUILD, else build) and nothing else.  Runs the tests of caches, files and
-# models on the device, attention of each codec against an f16 cache and a copy of device memory,
-# the same of PyTorch where it is installed, and first use and warm start; writes FILE
-# (bench_gpu.json).  Each step has a time limit, together less than 8 minutes.  Status 1 if a step
+# Needs a built tree (BUILD, else build) and nothing else.  Runs the tests of caches, files, models
+# and attention on the device, attention of each codec against an f16 cache and a copy of device
+# memory, the same of PyTorch where it is installed, and first use and warm start; writes FILE
+# (bench_gpu.json).  Each step has a time limit, together less than 10 minutes.  Status 1 if a step
 # failed; the others are still done.  --quick leaves the tests out and measures one small shape: it
 # shows that everything works.
 set -u
@@ -82,6 +82,8 @@ rows_of() { for n in $rows; do printf -- ' --rows %s' "$n"; done; }
 test_on_device test_cuda 110
 test_on_device test_cuda_model 50
 test_on_device test_file 40
+test_on_device test_tensor 90
+test_on_device test_attend 30
 measure attention 160 "$build/bin/kvloom-bench-gpu" $(rows_of) $shape
 if command -v python3 >/dev/null 2>&1; then
     measure library 40 python3 tools/bench_library.py $rows
