@@ -627,8 +627,9 @@ Test(ptxsim, later)
 
 // KERNELS OF SOME LINES
 
+static int run_target = 90;
 static const char* const kernel_head =
-    ".version 9.0\n.target sm_90\n.address_size 64\n%s"
+    ".version 9.0\n.target sm_%d\n.address_size 64\n%s"
     ".visible .entry k(.param .u64 out, .param .u64 in, .param .u32 n)\n{\n"
     ".reg .pred %%p<16>;\n.reg .b16 %%h<16>;\n.reg .b32 %%r<32>;\n.reg .b64 %%d<24>;\n"
     ".shared .align 16 .b8 sh[4096];\n"
@@ -653,7 +654,8 @@ static int run_kernel(const run* r)
 {
     static char ptx[16384];
     handle module;
-    snprintf(ptx, sizeof ptx, kernel_head, r->globals ? r->globals : "", r->body);
+    snprintf(ptx, sizeof ptx, kernel_head, run_target, r->globals ? r->globals : "",
+             r->body);
     handle kernel = load_kernel(ptx, "k", &module);
     address out = device_copy(NULL, r->out_bytes ? r->out_bytes : 128);
     address in = device_copy(r->in, r->in_bytes ? r->in_bytes : 128);
@@ -915,7 +917,7 @@ Test(ptxsim, atomics_across_ctas, .init = open_90)
     const uint32_t zeros[2] = { 0, 0 };
     static char ptx[4096];
     handle module;
-    snprintf(ptx, sizeof ptx, kernel_head, "", body);
+    snprintf(ptx, sizeof ptx, kernel_head, run_target, "", body);
     handle kernel = load_kernel(ptx, "k", &module);
     address out = device_copy(NULL, 512), in = device_copy(zeros, 8);
     uint32_t n = 0, result[2];
@@ -1219,6 +1221,70 @@ Test(ptxsim, mma, .init = open_90)
                  "st.global.u32 [%d3], %r9;", x, 32);
 }
 
+static void open_75(void) { open_sim("sm_75"); }
+
+static void open_80(void) { open_sim("sm_80"); }
+
+// Every element of d: of products whose factors are a pair, even and odd columns, in either half of
+// K, and c.
+typedef struct products {
+    uint32_t a[2], b[2], c, d;
+} products;
+
+static void expect_products(int k, const products* p)
+{
+    char body[512];
+    uint32_t x[32];
+    for (int t = 0; t < 32; ++t) x[t] = p->d;
+    snprintf(body, sizeof body, "mov.b32 %%r8, 0x%08x;\nmov.b32 %%r10, 0x%08x;\n"
+             "mov.b32 %%r12, 0x%08x;\nmov.b32 %%r13, 0x%08x;\nmov.b32 %%r16, 0x%08x;\n"
+             "mma.sync.aligned.m16n8k%d.row.col.f32.f16.f16.f32 {%%r9,%%r17,%%r18,%%r19}, "
+             "{%%r8,%%r8%s}, {%%r12%s}, {%%r16,%%r16,%%r16,%%r16};\nst.global.u32 [%%d3], %%r9;",
+             p->a[0], p->a[1], p->b[0], p->b[1], p->c, k, k == 16 ? ",%r10,%r10" : "",
+             k == 16 ? ",%r13" : "");
+    expect_lanes(body, x, 32);
+}
+
+// Of eight columns: c = -2^-22 and four times 2^-24 1, the first a subnormal, whose exponent is
+// that of 2^-14; beside them four times 2^-20 6 2^-20 = 3 2^-39, of subnormals too.
+static const uint32_t subnormal_a = 0x00100001, subnormal_b = 0x00603c00, subnormal_c = 0xb4800000;
+
+Test(ptxsim, mma_sums_of_sm_75, .init = open_75)
+{
+    // Broken by more or fewer bits below the greatest exponent than 24: 3 2^-39 becomes 2^-38.
+    run_target = 75;
+    expect_products(8, &(products){ { subnormal_a, 0 }, { subnormal_b, 0 }, subnormal_c,
+                                    0x2d800000 });
+}
+
+Test(ptxsim, mma_sums_of_sm_80, .init = open_80)
+{
+    run_target = 80;
+    expect_products(8, &(products){ { subnormal_a, 0 }, { subnormal_b, 0 }, subnormal_c,
+                                    0x2d800000 });
+    // Broken by sixteen products at a time: of eight, beside -1, 5 2^-26 is 2^-24; of the next,
+    // beside the sum of nearly -4, it is nothing.
+    expect_products(16, &(products){ { 0x14003c00, 0x14003c00 }, { 0x0500bc00, 0x05003c00 }, 0,
+                                     0x34800000 });
+}
+
+Test(ptxsim, mma_sums_of_sm_90, .init = open_90)
+{
+    // Broken by more or fewer bits than 25: 3 2^-39 stays.
+    expect_products(8, &(products){ { subnormal_a, 0 }, { subnormal_b, 0 }, subnormal_c,
+                                    0x2dc00000 });
+    // Broken by eight products at a time: 5 2^-27, beside 1 and -1, becomes 2^-25, eight times.
+    expect_products(16, &(products){ { 0x10003c00, 0x10003c00 }, { 0x05003c00, 0x0500bc00 }, 0,
+                                     0x34800000 });
+    // Broken by a sum that is rounded, not cut: 1 - 2^-24 and four times 2^-24, of either sign.
+    expect_products(8, &(products){ { 0x0c00, 0 }, { 0x0c00, 0 }, 0x3f7fffff, 0x3f800001 });
+    expect_products(8, &(products){ { 0x8c00, 0 }, { 0x0c00, 0 }, 0xbf7fffff, 0xbf800001 });
+    // Infinite, and no number: inf - inf, inf 0.
+    expect_products(8, &(products){ { 0x7c00, 0 }, { 0x3c00, 0 }, 0x3f800000, 0x7f800000 });
+    expect_products(8, &(products){ { 0x7c00, 0 }, { 0x3c00, 0 }, 0xff800000, 0x7fffffff });
+    expect_products(8, &(products){ { 0x7c00, 0 }, { 0x0000, 0 }, 0x3f800000, 0x7fffffff });
+}
+
 // Rows of one lane's address in the wrong lane; 64 halves, element e at row e/8.
 Test(ptxsim, matrix_moves, .init = open_90)
 {
@@ -1277,6 +1343,8 @@ Test(ptxsim, refusals, .init = open_90)
                    "no label '$nowhere'");
     expect_refused(".version 9.0\n.target sm_75\n.visible .entry k()\n{\ncp.async.wait_all;\n}\n",
                    218, "needs sm_80");
+    expect_refused(".version 9.0\n.target sm_75\n.visible .entry k()\n{\n.reg .b32 %r<3>;\n"
+                   "cvt.rn.f16x2.f32 %r0, %r1, %r2;\n}\n", 218, "needs sm_80");
     expect_refused(".version 9.0\n.target sm_100\n.visible .entry k()\n{\nret;\n}\n", 209,
                    "the device is sm_90");
     expect_refused(".version 9.0\n.target sm_90\n.visible .entry k()\n{\n", 218, "the text ends");
@@ -1750,7 +1818,7 @@ Test(ptxsim, use_after_free, .init = open_90)
 {
     static char ptx[4096];
     handle module;
-    snprintf(ptx, sizeof ptx, kernel_head, "", "ld.global.u32 %r9, [%d1];");
+    snprintf(ptx, sizeof ptx, kernel_head, run_target, "", "ld.global.u32 %r9, [%d1];");
     handle kernel = load_kernel(ptx, "k", &module);
     uint32_t one = 1, n = 0;
     address out = device_copy(NULL, 128), in = device_copy(&one, 4);
@@ -1766,7 +1834,7 @@ Test(ptxsim, driver_launch, .init = open_90)
 {
     static char ptx[4096];
     handle module, kernel;
-    snprintf(ptx, sizeof ptx, kernel_head, "", "");
+    snprintf(ptx, sizeof ptx, kernel_head, run_target, "", "");
     kernel = load_kernel(ptx, "k", &module);
     address a = device_copy(NULL, 16);
     uint32_t n = 0;
@@ -2021,7 +2089,7 @@ Test(ptxsim, speed)
         "shr.u32 %r8, %r7, 3;\nand.b32 %r9, %r8, %r10;\nadd.u32 %r5, %r5, 1;\n"
         "setp.lt.u32 %p1, %r5, 10000;\n@%p1 bra $loop;\nst.global.u32 [%d3], %r9;";
     handle module;
-    snprintf(ptx, sizeof ptx, kernel_head, "", body);
+    snprintf(ptx, sizeof ptx, kernel_head, run_target, "", body);
     handle kernel = load_kernel(ptx, "k", &module);
     uint32_t in[128] = { 0 };
     address out = device_copy(NULL, 512), from = device_copy(in, 512);

@@ -605,7 +605,7 @@ static int lowest_target(const words* m, const char* opcode)
         { "cp.async", 80 }, { "m16n8k16", 80 }, { "m16n8k32", 80 }, { "redux", 80 },
         { "stmatrix", 90 }, { "griddepcontrol", 90 }, { "e4m3", 89 }, { "e5m2", 89 },
         { "bf16", 80 }, { "xorsign", 86 }, { ".u16x2", 90 }, { ".s16x2", 90 },
-        { ".f32x2", 100 },
+        { ".f32x2", 100 }, { ".f16x2.f32", 80 },
     };
     int lowest = 0;
     for (size_t i = 0; i < COUNT(table); ++i) {

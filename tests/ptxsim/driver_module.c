@@ -455,7 +455,7 @@ CUresult perform_launch(const task* t)
     run.fn = t->fn->fn, run.mod = t->fn->from->mod;
     memcpy(run.grid, t->grid, sizeof run.grid);
     memcpy(run.threads, t->threads, sizeof run.threads);
-    run.lazy = sim_settings.lazy;
+    run.lazy = sim_settings.lazy, run.sm = sim_settings.sm;
     run.dynamic_bytes = t->dynamic_bytes, run.params = t->params, run.limit = sim_settings.limit;
     const CUresult r = launch_run(&run, sim_settings.num_threads);
     keep_fault(r, run.fault, &run.stats);

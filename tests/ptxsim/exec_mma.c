@@ -4,11 +4,15 @@
 //     A  16 x K: register 0 row l/4, 1 row l/4 + 8, then the same for the second half of K
 //     B  K x 8:  register r holds K/2 * r + the same columns of K, of column l/4
 //     C  16 x 8: registers 0 1 row l/4, columns 2(l%4) and the next; 2 3 row l/4 + 8
-// Floating-point sums are taken in double from c on, k ascending, and rounded once at the end.
-// A device adds in another order, with fewer bits: equal only within a bound.
+// Sums of integers are exact.  Those of floats are a device's, as far as tests of devices tell
+// (MMA-Sim, arXiv:2511.10909): a few products and c are cut at some bits below the greatest
+// exponent among them, and added; then the next few, with that sum for c.  The exponent of a
+// product is that of its factors together, and a factor below the least normal number has the
+// exponent of that one.
 
 #include "sim.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { MOST_K = 32 };
@@ -119,6 +123,104 @@ static void write_d(warp* w, const insn* i, double d[16][8])
     }
 }
 
+// How floats are added: products at a time, bits below the greatest exponent, bits of a result's
+// fraction; the least exponents of factors and of c.
+typedef struct adder {
+    int products, bits, fraction_bits, least[2], least_c;
+} adder;
+
+static int least_exponent(type t)
+{
+    return t == T_BF16 ? -126 : t == T_E4M3 ? -6 : -14;
+}
+
+static adder adder_of(const insn* i, int sm)
+{
+    const bool bytes = type_bytes(i->type) == 1;
+    adder how = { 8, 24, 23, { least_exponent(i->type), least_exponent(i->type2) }, -126 };
+    if (sm >= 90) how.products = bytes ? 32 : 16, how.bits = 25;
+    else if (bytes) how.products = 16, how.bits = how.fraction_bits = 13;
+    if (how.products > i->sub) how.products = i->sub;
+    if (i->sub2 & 2) how.fraction_bits = 10, how.least_c = -14;
+    return how;
+}
+
+// 2^exponent.  Of zero next to nothing, but by infinity it is infinite.
+static double unit_of(double x, int least)
+{
+    if (x == 0) return 0x1p-600;
+    const int exponent = (int)(bits_of_double(x) >> 52 & 0x7ff) - 1023;
+    return double_of_bits((uint64_t)((exponent < least ? least : exponent) + 1023) << 52);
+}
+
+// An f16 is the nearest, a float is cut.
+static double rounded_sum(const adder* how, double x)
+{
+    if (how->fraction_bits == 10) return (double)f16_to_float(float_to_f16(x));
+    if (fabs(x) < 0x1p-126) {
+        const uint64_t bits = pack_double(&format_f32, x, ROUND_ZERO, false);
+        return (double)float_of_bits((uint32_t)bits);
+    }
+    const double cut = double_of_bits(bits_of_double(x) >> (52 - how->fraction_bits)
+                                                            << (52 - how->fraction_bits));
+    return (double)(float)cut;
+}
+
+// Sums of one row: products a [products], b [products][8] of these units join c [8].
+static void add_products(const adder* how, const double* a, const double* a_unit,
+                         double (*b)[8], double (*b_unit)[8], double* c)
+{
+    double top[8], scale[8], sum[8];
+    bool is_finite = true;
+    for (int n = 0; n < 8; ++n) top[n] = unit_of(c[n], how->least_c);
+    for (int k = 0; k < how->products; ++k) {
+        for (int n = 0; n < 8; ++n) {
+            const double unit = a_unit[k] * b_unit[k][n];
+            top[n] = unit > top[n] ? unit : top[n];
+        }
+    }
+    for (int n = 0; n < 8; ++n) {
+        is_finite = is_finite && top[n] < (double)INFINITY;
+        scale[n] = (double)(1 << how->bits) / top[n];
+        sum[n] = c[n];
+    }
+    for (int k = 0; k < how->products && !is_finite; ++k) {
+        for (int n = 0; n < 8; ++n) sum[n] += a[k] * b[k][n];
+    }
+    for (int n = 0; n < 8 && is_finite; ++n) sum[n] = (int32_t)(sum[n] * scale[n]);
+    for (int k = 0; k < how->products && is_finite; ++k) {
+        for (int n = 0; n < 8; ++n) sum[n] += (int32_t)(a[k] * b[k][n] * scale[n]);
+    }
+    for (int n = 0; n < 8; ++n) {
+        c[n] = rounded_sum(how, is_finite ? sum[n] / scale[n] : sum[n]);
+    }
+}
+
+static void add_floats(const adder* how, int rows, int all, double (*a)[MOST_K], double (*b)[8],
+                       double (*c)[8])
+{
+    double b_unit[MOST_K][8];
+    for (int k = 0; k < all; ++k) {
+        for (int n = 0; n < 8; ++n) b_unit[k][n] = unit_of(b[k][n], how->least[1]);
+    }
+    for (int m = 0; m < rows; ++m) {
+        double a_unit[MOST_K];
+        for (int k = 0; k < all; ++k) a_unit[k] = unit_of(a[m][k], how->least[0]);
+        for (int k = 0; k < all; k += how->products) {
+            add_products(how, a[m] + k, a_unit + k, b + k, b_unit + k, c[m]);
+        }
+    }
+}
+
+static void add_integers(int rows, int all, double (*a)[MOST_K], double (*b)[8], double (*c)[8])
+{
+    for (int m = 0; m < rows; ++m) {
+        for (int k = 0; k < all; ++k) {
+            for (int n = 0; n < 8; ++n) c[m][n] += a[m][k] * b[k][n];
+        }
+    }
+}
+
 // round: 8 rows (ROUND_ZERO) or 16
 static void run_mma(warp* w, const insn* i, uint32_t mask)
 {
@@ -128,13 +230,11 @@ static void run_mma(warp* w, const insn* i, uint32_t mask)
     read_a(w, i, rows, a);
     read_b(w, i, b);
     read_c(w, i, c);
-    for (int m = 0; m < rows; ++m) {
-        double sum[8];
-        memcpy(sum, c[m], sizeof sum);
-        for (int k = 0; k < i->sub; ++k) {
-            for (int n = 0; n < 8; ++n) sum[n] += a[m][k] * b[k][n];
-        }
-        memcpy(c[m], sum, sizeof sum);
+    if (i->sub2 & 4) {
+        add_integers(rows, i->sub, a, b, c);
+    } else {
+        const adder how = adder_of(i, w->cta->launch->sm);
+        add_floats(&how, rows, i->sub, a, b, c);
     }
     write_d(w, i, c);
 }

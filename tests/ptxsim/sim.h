@@ -317,6 +317,7 @@ struct launch {
     uint32_t  dynamic_bytes;
     const uint8_t* params;
     uint64_t  next_cta, num_ctas, limit;
+    int       sm;               // of the device
     bool      lazy;             // arithmetic may read registers never written
     pthread_mutex_t lock;
     ptxsim_stats stats;
