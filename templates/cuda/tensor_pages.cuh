@@ -2,11 +2,13 @@
 //
 // A warp has every fourth part of a split, 32 tokens a step: copies of them arrive in its ring in
 // shared memory while it works on earlier ones.  Where a lane's numbers are, and in which bits, is
-// in gen/tensor.lua and docs/cuda.md.  Scores are float32 sums of products of codes with
+// in gen/tensor.lua and docs/cuda.md.  Scores are sums of products of codes with
 //     query * scale      in two parts of f16 whose sum has 17 bits or more, of keys per channel
 //     query              the same, of keys per token, whose scales meet sums of a group in float32
-// and outputs are float32 sums of products of codes with
+// and outputs are sums of products of codes with
 //     weight * scale     rounded to f16 twice
+// in float32, but that each product is cut at 2^-14 of the greatest of these numbers beside it or
+// finer (multiply).
 // Offsets of groups are f16 too: scale times zero, of which 11 bits or fewer are seldom cut.  They
 // are multiplied by queries and weights without scales.  Weights are 2^lift times what they are, so
 // that few are below the least normal f16, scales of values 2^(3 - bit) times, bit that of the

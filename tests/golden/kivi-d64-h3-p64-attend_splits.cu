@@ -1136,11 +1136,13 @@ INLINE void store_part(const kvl__device_attend& a, int query, int head, int par
 //
 // A warp has every fourth part of a split, 32 tokens a step: copies of them arrive in its ring in
 // shared memory while it works on earlier ones.  Where a lane's numbers are, and in which bits, is
-// in gen/tensor.lua and docs/cuda.md.  Scores are float32 sums of products of codes with
+// in gen/tensor.lua and docs/cuda.md.  Scores are sums of products of codes with
 //     query * scale      in two parts of f16 whose sum has 17 bits or more, of keys per channel
 //     query              the same, of keys per token, whose scales meet sums of a group in float32
-// and outputs are float32 sums of products of codes with
+// and outputs are sums of products of codes with
 //     weight * scale     rounded to f16 twice
+// in float32, but that each product is cut at 2^-14 of the greatest of these numbers beside it or
+// finer (multiply).
 // Offsets of groups are f16 too: scale times zero, of which 11 bits or fewer are seldom cut.  They
 // are multiplied by queries and weights without scales.  Weights are 2^lift times what they are, so
 // that few are below the least normal f16, scales of values 2^(3 - bit) times, bit that of the
@@ -1154,7 +1156,10 @@ INLINE void store_part(const kvl__device_attend& a, int query, int head, int par
 
 // c += a b, fragments of m16n8k16: lane 4 g + t has of a the rows g, g + 8 (a0, a1) at columns
 // 2 t, 2 t + 1, then (a2, a3) at 8 more; of b column g at those rows; of c rows g (c[0], c[1]) and
-// g + 8 at columns 2 t, 2 t + 1.  Products are exact, sums are float32.
+// g + 8 at columns 2 t, 2 t + 1.  Products are exact.  Of 8 of them (from
+// sm_90 on 16) and the sum so far, the bits 24 (25) or more below the greatest exponent are cut
+// before they are added, and a code below the least normal f16 has the exponent of that one: beside
+// the greatest factor x that meets a code, each product is cut at x 2^-14 (2^-15) or finer.
 INLINE void multiply(float* c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                      uint32_t b1)
 {
@@ -1362,9 +1367,9 @@ INLINE uint32_t pair_of_low4(uint32_t word, uint32_t selector)
     return low_bytes(word & 0x0f0f0f0fu, selector);
 }
 
-#line 18 "templates/cuda/tensor_pages.cuh"
+#line 20 "templates/cuda/tensor_pages.cuh"
 
-#line 22 "templates/cuda/tensor_pages.cuh"
+#line 24 "templates/cuda/tensor_pages.cuh"
 enum { step_rows = 32, columns = 1, spans = 1, outs = 2 };
 enum { value_groups = 2, num_stages = 4, stage_bytes = 1312 };
 enum { k_codes = 512, v_codes = 512, meta_pieces = 16 };
@@ -1374,14 +1379,14 @@ enum { k_rounds = 1, v_rounds = (v_numbers + 127) / 128 };
 enum { zero_tiles = value_groups / 8 + 1, scores = 4 };
 // Numbers of a warp: of keys; scales and offsets of values; ones.
 enum { v_at = 416, ones_at = v_at + 4 * v_numbers };
-#line 36 "templates/cuda/tensor_pages.cuh"
+#line 38 "templates/cuda/tensor_pages.cuh"
 // Of keys: scales, offsets, what those lack.
 enum { k_numbers = 64, k_low_at = 4 * k_numbers + 16 };
-#line 39 "templates/cuda/tensor_pages.cuh"
+#line 41 "templates/cuda/tensor_pages.cuh"
 enum { quads = 2 };
 enum { k_cell = 64, v_cell = 64, k_cells = 4 };
 enum { v_cells = 4, tensor_bytes = 23936, v_tile = v_cells * 4 };
-#line 43 "templates/cuda/tensor_pages.cuh"
+#line 45 "templates/cuda/tensor_pages.cuh"
 enum { v_pad = 32, codes_bytes = k_codes + v_codes + v_pad };      // of a stage, then metadata
 
 // Where lane 4 g + t is in a fragment; g = 4 a + 2 b + e, t = 2 va + vb.  Addresses are of shared
@@ -1396,9 +1401,9 @@ typedef struct place {
     uint32_t k_into, v_into[1], meta_into;     // copies
     // For two pairs of its numbers: which bytes; what makes numbers of them.
     uint32_t v_scale[2], v_zero[2], v_weight[2], v_shift;
-#line 60 "templates/cuda/tensor_pages.cuh"
-    uint32_t k_step[2], k_bias[2];
 #line 62 "templates/cuda/tensor_pages.cuh"
+    uint32_t k_step[2], k_bias[2];
+#line 64 "templates/cuda/tensor_pages.cuh"
 } place;
 
 // What a shuffle gives back is kept in registers, and not made again at each use.
@@ -1408,17 +1413,17 @@ INLINE int kept(int x) { return __shfl_sync(0xffffffffu, x, threadIdx.x % 32); }
 // sm_75, whose products take more of them, would spill.
 INLINE int kept_if_room(int x)
 {
-#line 78 "templates/cuda/tensor_pages.cuh"
-    return kept(x);
 #line 80 "templates/cuda/tensor_pages.cuh"
+    return kept(x);
+#line 82 "templates/cuda/tensor_pages.cuh"
 }
 
 // Of a query head of a lane: the token of the step that its score x is of.
 INLINE int token_of(const place& p, int x)
 {
-#line 88 "templates/cuda/tensor_pages.cuh"
-    return 16 * p.a + 8 * p.b + p.e + 2 * (x ^ p.a);
 #line 90 "templates/cuda/tensor_pages.cuh"
+    return 16 * p.a + 8 * p.b + p.e + 2 * (x ^ p.a);
+#line 92 "templates/cuda/tensor_pages.cuh"
 }
 
 // The query head of a lane's scores, of those of a pass: of the fragment's rows g, or of its pairs
@@ -1432,30 +1437,30 @@ INLINE int value_bit(int a, int i, int h) { return 2 * (2 * i + (h ^ a)) & 7; }
 INLINE int k_piece(int piece)
 {
     const int cell = piece / 4;
-#line 106 "templates/cuda/tensor_pages.cuh"
-    return (piece ) ^ (cell >> 1 & 1);
 #line 108 "templates/cuda/tensor_pages.cuh"
+    return (piece ) ^ (cell >> 1 & 1);
+#line 110 "templates/cuda/tensor_pages.cuh"
 }
 
 INLINE int v_byte(int piece) { return piece * 16 + piece / v_tile * v_pad; }
 
-#line 117 "templates/cuda/tensor_pages.cuh"
+#line 119 "templates/cuda/tensor_pages.cuh"
 // The addresses of a lane, of a warp whose ring and numbers are at `ring` and `numbers`: of the
 // numbers of keys, of which a lane makes four at a time.
 INLINE void place_keys(uint32_t ring, uint32_t numbers, place* p)
 {
 #pragma unroll
     for (int r = 0; r < k_rounds; ++r) {
-#line 131 "templates/cuda/tensor_pages.cuh"
+#line 133 "templates/cuda/tensor_pages.cuh"
         const int word = (p->lane + 32 * r) % (k_numbers / 4);
         p->k_meta[r] = kept(ring + codes_bytes + word * 4);
         p->k_to[r] = kept(numbers + word * 8);
-#line 135 "templates/cuda/tensor_pages.cuh"
+#line 137 "templates/cuda/tensor_pages.cuh"
     }
-#line 141 "templates/cuda/tensor_pages.cuh"
+#line 143 "templates/cuda/tensor_pages.cuh"
     p->k_scales = kept_if_room(numbers + p->t * 32);
     p->k_offsets = kept_if_room(numbers + p->t * 32 + (p->g % 2 ? k_low_at : 2 * k_numbers));
-#line 144 "templates/cuda/tensor_pages.cuh"
+#line 146 "templates/cuda/tensor_pages.cuh"
 }
 
 // Of copies and of the numbers of values.
@@ -1465,16 +1470,16 @@ INLINE void place_copies(uint32_t ring, uint32_t numbers, place* p)
     p->k_into = kept(ring + k_piece(p->lane) * 16);
     for (int i = 0; i < 1; ++i)
         p->v_into[i] = kept(ring + k_codes + v_byte(p->lane + i * 32));
-#line 154 "templates/cuda/tensor_pages.cuh"
+#line 156 "templates/cuda/tensor_pages.cuh"
     p->meta_into = kept(ring + codes_bytes + p->lane * 16);
-#line 158 "templates/cuda/tensor_pages.cuh"
+#line 160 "templates/cuda/tensor_pages.cuh"
     place_keys(ring, numbers, p);
 #pragma unroll
     for (int r = 0; r < v_rounds; ++r) {
-#line 162 "templates/cuda/tensor_pages.cuh"
+#line 164 "templates/cuda/tensor_pages.cuh"
         p->v_meta[r] = p->k_meta[r] + k_meta_bytes;
         p->v_to[r] = p->k_to[r] + v_at;
-#line 169 "templates/cuda/tensor_pages.cuh"
+#line 171 "templates/cuda/tensor_pages.cuh"
     }
     p->v_scales = kept_if_room(numbers + v_at + p->t * 16);
 #pragma unroll
@@ -1491,7 +1496,7 @@ INLINE place place_of(uint32_t ring, uint32_t numbers)
     place p = { lane, lane / 4, lane % 4, lane / 16, lane / 8 % 2, lane / 4 % 2, lane / 2 % 2,
                 lane % 2 };
     place_copies(ring, numbers, &p);
-#line 188 "templates/cuda/tensor_pages.cuh"
+#line 190 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int i = 0; i < 2; ++i)
         for (int h = 0; h < 2; ++h) {
@@ -1500,18 +1505,18 @@ INLINE place place_of(uint32_t ring, uint32_t numbers)
             for (int w = 0; w < 1; ++w) p.key[2 * i + h][w] = kept(ring + (key ^ w * 64));
             p.value_mask[i][h] = kept(0x00030003u << value_bit(p.va, i, h));
         }
-#line 197 "templates/cuda/tensor_pages.cuh"
+#line 199 "templates/cuda/tensor_pages.cuh"
     const int value = p.g / 4 * 4 + 0 + p.g % 4;
     p.value = kept(ring + k_codes + v_byte(p.va * v_tile + value));
     p.v_shift = kept(p.vb * 8);
-#line 208 "templates/cuda/tensor_pages.cuh"
+#line 210 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-#line 211 "templates/cuda/tensor_pages.cuh"
+#line 213 "templates/cuda/tensor_pages.cuh"
         const uint32_t k_up = (2 * (2 * (lane % 2) + h) & 7) * 0x04000400u;
         p.k_step[h] = kept(0x24002400u + k_up);
         p.k_bias[h] = kept(0xcc8ccc8cu + k_up);
-#line 215 "templates/cuda/tensor_pages.cuh"
+#line 217 "templates/cuda/tensor_pages.cuh"
         const int a = lane / 4 % 2, i = lane % 2;
         p.v_scale[h] = kept(high_selector(h ^ a));
         p.v_zero[h] = kept(low_selector(h ^ a));
@@ -1533,7 +1538,7 @@ typedef struct feed {
     int codes_at, meta_at[meta_rounds], meta_step[meta_rounds];      // in a page; a step on
 } feed;
 
-#line 238 "templates/cuda/tensor_pages.cuh"
+#line 240 "templates/cuda/tensor_pages.cuh"
 // So that offsets of all copies are small.
 enum { middle_at = 896 };
 
@@ -1542,9 +1547,9 @@ INLINE void enter_page(feed* f, int lane, int row, int in_page)
 {
     f->codes = (const unsigned char*)f->next + (f->codes_at + in_page / step_rows * k_codes);
     for (int r = 0; r < meta_rounds; ++r) {
-#line 247 "templates/cuda/tensor_pages.cuh"
+#line 249 "templates/cuda/tensor_pages.cuh"
         const int at = in_page / step_rows * f->meta_step[r];
-#line 253 "templates/cuda/tensor_pages.cuh"
+#line 255 "templates/cuda/tensor_pages.cuh"
         f->meta[r] = (const unsigned char*)f->next + (f->meta_at[r] + at);
     }
     const int rows = f->end - row;
@@ -1564,10 +1569,10 @@ INLINE void start_feed(feed* f, const kvl__device_seq* s, int head, int row, int
         const int piece = lane + 32 * r, of_k = piece < ks + kz;
         const int is_zero = of_k ? piece >= ks : piece >= ks + kz + vs;
         const int i = piece - (of_k ? is_zero * ks : ks + kz + is_zero * vs);
-#line 277 "templates/cuda/tensor_pages.cuh"
+#line 279 "templates/cuda/tensor_pages.cuh"
         enum { k_step_bytes = 64 };
         const int k_meta = (is_zero ? k_zeros_at : k_scales_at) + i * 16;
-#line 280 "templates/cuda/tensor_pages.cuh"
+#line 282 "templates/cuda/tensor_pages.cuh"
         enum { of_group = 2 };          // of values, a step
         const int v_meta = (is_zero ? v_zeros_at : v_scales_at)
                            + i / of_group * (page_size * 1) + i % of_group * 16;
@@ -1594,47 +1599,47 @@ INLINE void ask(feed* f, const place& p, int head, int row, uint32_t to)
     }
     --f->left;
     f->codes += k_codes;
-#line 314 "templates/cuda/tensor_pages.cuh"
+#line 316 "templates/cuda/tensor_pages.cuh"
     copy_16<0, -896>(p.k_into + to, f->codes);
-#line 319 "templates/cuda/tensor_pages.cuh"
-    copy_16<0, 384>(p.v_into[0] + to, f->codes);
 #line 321 "templates/cuda/tensor_pages.cuh"
+    copy_16<0, 384>(p.v_into[0] + to, f->codes);
+#line 323 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int r = 0; r < meta_rounds; ++r) {
         const int piece = p.lane + 32 * r;
         bool wanted = meta_pieces % 32 == 0 || piece < meta_pieces;
-#line 329 "templates/cuda/tensor_pages.cuh"
-        f->meta[r] += f->meta_step[r];
 #line 331 "templates/cuda/tensor_pages.cuh"
+        f->meta[r] += f->meta_step[r];
+#line 333 "templates/cuda/tensor_pages.cuh"
         if (wanted) copy_16<0, 0>(p.meta_into + 512 * r + to, f->meta[r]);
-#line 336 "templates/cuda/tensor_pages.cuh"
+#line 338 "templates/cuda/tensor_pages.cuh"
     }
 }
 
 // NUMBERS: scales, and offsets: scales times zeros, which are in units of the scale.  Those of keys
 // are 2^(bit - 3) times, bit that of the code that they are for, in the exponents of step and bias.
 
-#line 345 "templates/cuda/tensor_pages.cuh"
+#line 347 "templates/cuda/tensor_pages.cuh"
 INLINE uint32_t k_zeros(uint32_t word, uint32_t selector, uint32_t step,
                                       uint32_t bias)
 {
     const uint32_t x = pair_of_i8(word, selector);
-#line 352 "templates/cuda/tensor_pages.cuh"
-    return pair_mul_add(x, step, bias);
 #line 354 "templates/cuda/tensor_pages.cuh"
+    return pair_mul_add(x, step, bias);
+#line 356 "templates/cuda/tensor_pages.cuh"
 }
 
-#line 345 "templates/cuda/tensor_pages.cuh"
+#line 347 "templates/cuda/tensor_pages.cuh"
 INLINE uint32_t v_zeros(uint32_t word, uint32_t selector, uint32_t step,
                                       uint32_t bias)
 {
     const uint32_t x = pair_of_i8(word, selector);
-#line 352 "templates/cuda/tensor_pages.cuh"
-    return pair_mul_add(x, step, bias);
 #line 354 "templates/cuda/tensor_pages.cuh"
+    return pair_mul_add(x, step, bias);
+#line 356 "templates/cuda/tensor_pages.cuh"
 }
 
-#line 358 "templates/cuda/tensor_pages.cuh"
+#line 360 "templates/cuda/tensor_pages.cuh"
 // A mask of two tokens of a step: which of them are in [begin, end).
 INLINE uint32_t seen_pair(int token, int begin, int end)
 {
@@ -1648,30 +1653,30 @@ INLINE void read_value_numbers(const place& p, uint32_t stage, bool inside, int 
 {
 #pragma unroll
     for (int r = 0; r < v_rounds; ++r) {
-#line 375 "templates/cuda/tensor_pages.cuh"
+#line 377 "templates/cuda/tensor_pages.cuh"
         const uint32_t at = p.v_meta[r] + stage;
         const int a = p.lane / 4 % 2, token = p.lane % 8 * 4;
-#line 386 "templates/cuda/tensor_pages.cuh"
-        const uint32_t word = shared_4(at);
 #line 388 "templates/cuda/tensor_pages.cuh"
+        const uint32_t word = shared_4(at);
+#line 390 "templates/cuda/tensor_pages.cuh"
         const uint32_t zeros = shared_4(at + v_numbers);
-#line 391 "templates/cuda/tensor_pages.cuh"
-        uint2 both = { pair_of_e5m3(word, p.v_scale[0]), pair_of_e5m3(word, p.v_scale[1]) };
 #line 393 "templates/cuda/tensor_pages.cuh"
+        uint2 both = { pair_of_e5m3(word, p.v_scale[0]), pair_of_e5m3(word, p.v_scale[1]) };
+#line 395 "templates/cuda/tensor_pages.cuh"
         if (!inside) {
             const uint32_t first = seen_pair(token + 2 * a, begin, end);
             const uint32_t second = seen_pair(token + 2 * (1 ^ a), begin, end);
             both.x &= first;
             both.y &= second;
-#line 402 "templates/cuda/tensor_pages.cuh"
+#line 404 "templates/cuda/tensor_pages.cuh"
         }
         const uint2 scales = { pair_mul(both.x, p.v_weight[0]), pair_mul(both.y, p.v_weight[1]) };
         store_shared_8(p.v_to[r], scales);
-#line 413 "templates/cuda/tensor_pages.cuh"
+#line 415 "templates/cuda/tensor_pages.cuh"
         const uint32_t step = 0x3c003c00u, bias = 0xe48ce48cu;
         const uint2 z = { v_zeros(zeros, p.v_zero[0], step, bias),
                           v_zeros(zeros, p.v_zero[1], step, bias) };
-#line 417 "templates/cuda/tensor_pages.cuh"
+#line 419 "templates/cuda/tensor_pages.cuh"
         const uint2 offsets = { pair_mul(both.x, z.x), pair_mul(both.y, z.y) };
         store_shared_8(p.v_to[r] + 2 * v_numbers, offsets);
     }
@@ -1696,13 +1701,13 @@ INLINE pair4 load_pairs(uint32_t at) { return pairs_of(shared_16(at)); }
 // which the first has 7 bits.  Where heads are rows a lane has both parts of head 8 c + g, in rows
 // g and g + 8: of pairs 2 m and 2 m + 1 four registers, first factors.  Else part g % 2 of head
 // g / 2, in column g: of pairs 4 m, 4 m + 2, then 4 m + 1, 4 m + 3 two registers, second factors.
-#line 445 "templates/cuda/tensor_pages.cuh"
-typedef struct queries {
 #line 447 "templates/cuda/tensor_pages.cuh"
-    uint4 of[columns][spans][quads];
+typedef struct queries {
 #line 449 "templates/cuda/tensor_pages.cuh"
+    uint4 of[columns][spans][quads];
+#line 451 "templates/cuda/tensor_pages.cuh"
     uint32_t shared[columns];                  // of the lane, else
-#line 453 "templates/cuda/tensor_pages.cuh"
+#line 455 "templates/cuda/tensor_pages.cuh"
     float up[columns];                         // what a head's were divided by
 } queries;
 
@@ -1726,21 +1731,21 @@ INLINE float split_queries(const float* from, float down, const place& p, uint4*
         sum += two.x * down + two.y * down;
         high[m] = pair_of(float_of(bits_of(y) & 0xfffe0000u), float_of(bits_of(z) & 0xfffe0000u));
         low[m] = pair_of(y - f32_of_f16(high[m] & 0xffffu), z - f32_of_f16(high[m] >> 16));
-#line 477 "templates/cuda/tensor_pages.cuh"
-        if (p.g % 2) high[m] = low[m];
 #line 479 "templates/cuda/tensor_pages.cuh"
+        if (p.g % 2) high[m] = low[m];
+#line 481 "templates/cuda/tensor_pages.cuh"
     }
 #pragma unroll
     for (int m = 0; m < quads; ++m) {
-#line 485 "templates/cuda/tensor_pages.cuh"
-        const uint4 quad = { high[4 * m], high[4 * m + 2], high[4 * m + 1], high[4 * m + 3] };
 #line 487 "templates/cuda/tensor_pages.cuh"
+        const uint4 quad = { high[4 * m], high[4 * m + 2], high[4 * m + 1], high[4 * m + 3] };
+#line 489 "templates/cuda/tensor_pages.cuh"
         to[m] = quad;
     }
     return sum;
 }
 
-#line 517 "templates/cuda/tensor_pages.cuh"
+#line 519 "templates/cuda/tensor_pages.cuh"
 
 INLINE void load_fragments(const kvl__device_attend& a, int query, int head, int first_head,
                            const place& p, unsigned char* shared, queries* q)
@@ -1752,7 +1757,7 @@ INLINE void load_fragments(const kvl__device_attend& a, int query, int head, int
         const int of = least_of(h, num_heads - 1);
         const int64_t row = (query * (int64_t)gridDim.y + head) * num_heads + of;
         const float* from = (const float*)a.prepared + row * a.query_floats + plain * head_dim_k;
-#line 529 "templates/cuda/tensor_pages.cuh"
+#line 531 "templates/cuda/tensor_pages.cuh"
         q->shared[column] = shared_address(shared) + p.g * 64 + p.t * 16;
         float top = 0.0f;
 #pragma unroll 1
@@ -1768,33 +1773,33 @@ INLINE void load_fragments(const kvl__device_attend& a, int query, int head, int
         const float down = h >= num_heads ? 0.0f : exponent < 2u ? 1.0f
                            : float_of(exponent < 252u ? (253u - exponent) << 23 : 0x7fc00000u);
         q->up[column] = exponent < 2u ? 1.0f : float_of((exponent + 1u) << 23);
-#line 548 "templates/cuda/tensor_pages.cuh"
+#line 550 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
         for (int copy = 0; copy < copies; ++copy)
 #pragma unroll
             for (int y = 0; y < spans; ++y) {
                 uint4 to[quads];
                 const float sum = split_queries(from + copy * head_dim_k + y * 64 + p.t * 16, down, p, to);
-#line 557 "templates/cuda/tensor_pages.cuh"
+#line 559 "templates/cuda/tensor_pages.cuh"
                 (void)sum;
-#line 560 "templates/cuda/tensor_pages.cuh"
+#line 562 "templates/cuda/tensor_pages.cuh"
                 // Through shared memory they come to registers that lie side by side.
                 for (int m = 0; m < quads; ++m) {
                     const uint32_t at = p.k_into - k_piece(p.lane) * 16 + p.lane * 16;
                     store_shared_16(at, to[m]);
                     q->of[column][y][m] = shared_16(at);
                 }
-#line 572 "templates/cuda/tensor_pages.cuh"
+#line 574 "templates/cuda/tensor_pages.cuh"
             }
-#line 576 "templates/cuda/tensor_pages.cuh"
+#line 578 "templates/cuda/tensor_pages.cuh"
     }
 }
 
 INLINE pair4 query_pairs(const queries& q, int copy, int column, int span, int quad)
 {
-#line 582 "templates/cuda/tensor_pages.cuh"
+#line 584 "templates/cuda/tensor_pages.cuh"
     return pairs_of(q.of[column][span][quad]);
-#line 586 "templates/cuda/tensor_pages.cuh"
+#line 588 "templates/cuda/tensor_pages.cuh"
 }
 
 // STEPS
@@ -1802,20 +1807,20 @@ INLINE pair4 query_pairs(const queries& q, int copy, int column, int span, int q
 // The pair m of 8 of the channels of a lane's words, in the low bits of halves.
 INLINE uint32_t k_pick(const uint32_t* word, int m)
 {
-#line 594 "templates/cuda/tensor_pages.cuh"
+#line 596 "templates/cuda/tensor_pages.cuh"
     return word[0] >> m / 4 * 8 & 0x00030003u << m % 4 * 2;
-#line 598 "templates/cuda/tensor_pages.cuh"
+#line 600 "templates/cuda/tensor_pages.cuh"
 }
 
 // The pairs j = 2 i + (h ^ va) of tokens of a lane's word.
 INLINE uint32_t v_pick(uint32_t word, const place& p, int i, int h)
 {
-#line 604 "templates/cuda/tensor_pages.cuh"
+#line 606 "templates/cuda/tensor_pages.cuh"
     return word >> p.v_shift & p.value_mask[i][h];
-#line 608 "templates/cuda/tensor_pages.cuh"
+#line 610 "templates/cuda/tensor_pages.cuh"
 }
 
-#line 613 "templates/cuda/tensor_pages.cuh"
+#line 615 "templates/cuda/tensor_pages.cuh"
 #line 1 "templates/cuda/tensor_channel_keys.cuh"
 // tensor_channel_keys.cuh -- numbers and scores of keys whose groups are tokens of a channel.
 //
@@ -1918,7 +1923,7 @@ INLINE void score_step(const place& p, uint32_t stage, const queries& q, const i
     }
 }
 
-#line 615 "templates/cuda/tensor_pages.cuh"
+#line 617 "templates/cuda/tensor_pages.cuh"
 
 // What a warp has: of the lane's query heads head_of(p, c), and outputs of heads 8 c + 2 t + r, or
 // of head t, r = 0.
@@ -1967,7 +1972,7 @@ INLINE void raise_top(const place& p, const float (*s)[scores], const float* zer
         o->base[c] = o->lift - top;
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
-#line 664 "templates/cuda/tensor_pages.cuh"
+#line 666 "templates/cuda/tensor_pages.cuh"
             const float by = __shfl_sync(0xffffffffu, shrink, p.t);
             for (int i = 0; i < 2 * outs; ++i) o->out[c][i][r] *= by;
             for (int i = 0; i < 2 * zero_tiles; ++i) o->zero[c][i / 2][i % 2][r] *= by;
@@ -1983,12 +1988,12 @@ INLINE bool weigh_scores(const float* factor, const float (*s)[scores], const fl
     uint32_t beyond = 0;
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
-#line 680 "templates/cuda/tensor_pages.cuh"
+#line 682 "templates/cuda/tensor_pages.cuh"
         const float by = factor[c] * 0x1p21f, from = mul_add(zero[c], factor[c], o.base[c]);
         float e[scores];
         for (int i = 0; i < scores; ++i) e[i] = power_of_two(mul_add(s[c][i], by, from));
         for (int f = 0; f < 4; ++f) {
-#line 685 "templates/cuda/tensor_pages.cuh"
+#line 687 "templates/cuda/tensor_pages.cuh"
             weights[c][f] = pair_of(e[f], 0.0f);
             beyond |= weights[c][f] + o.reach;
         }
@@ -2004,10 +2009,10 @@ INLINE void weigh_step(const place& p, const float* factor, const float (*s)[sco
         raise_top(p, s, zero, factor, o);
         weigh_scores(factor, s, zero, *o, weights);
     }
-#line 701 "templates/cuda/tensor_pages.cuh"
+#line 703 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int f = 0; f < 4; ++f) weights[0][f] = transposed(weights[0][f]);
-#line 704 "templates/cuda/tensor_pages.cuh"
+#line 706 "templates/cuda/tensor_pages.cuh"
 }
 
 // Values of a step join the outputs.
@@ -2046,8 +2051,8 @@ INLINE void add_step(const place& p, uint32_t stage, const uint32_t (*weights)[4
 
 // RESULTS
 
-// Whether all that a lane has is finite, a top too.  That alone may tell: scores beyond float32 have
-// a top of +inf, and each weight is then 0.
+// Whether all that a lane has is finite, a top too.  That alone may tell: of scores beyond float32
+// the top is +inf, and each weight is 0.
 INLINE bool is_finite(const partial& o)
 {
     float size = 0.0f;                 // infinite or no number if one of them is: 0 x + size
@@ -2072,7 +2077,7 @@ typedef struct results {
 INLINE void store_partial(const partial& o, const place& p, results* w)
 {
     const int warp = threadIdx.x / 32;
-#line 769 "templates/cuda/tensor_pages.cuh"
+#line 771 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
         if (p.g == 0) w->top[warp][head_of(p, c)] = o.top[c];
@@ -2117,7 +2122,7 @@ INLINE void store_results(const kvl__device_attend& a, int query, int head, int 
         to[h * (int64_t)a.parts * head_dim_v + channel] = __fdividef(out, sum * 8.0f);
         if (channel > 0) continue;
         float lse = (top - lift) * 0.693147181f + logf(sum);
-#line 816 "templates/cuda/tensor_pages.cuh"
+#line 818 "templates/cuda/tensor_pages.cuh"
         ((float*)a.lse_part)[(first + h) * a.parts + part] = lse;
     }
 }
@@ -2129,11 +2134,11 @@ INLINE float score_by_floats(const kvl__device_attend& a, const unsigned char* k
                              const float* q, float bias, float slope, int distance)
 {
     float sum = 0.0f;
-#line 830 "templates/cuda/tensor_pages.cuh"
+#line 832 "templates/cuda/tensor_pages.cuh"
 #pragma unroll 1
     for (int at = 0; at < head_dim_k; ++at) {
         uint32_t code;
-#line 834 "templates/cuda/tensor_pages.cuh"
+#line 836 "templates/cuda/tensor_pages.cuh"
         sum = mul_add(q[0 + at], k_read_value(keys, lane, at, &code), sum);
     }
     sum += bias;
@@ -2232,7 +2237,7 @@ INLINE void bend_scores(const warp_task& w, const place& p, int row, float (*s)[
 {
     const kvl__device_attend& a = *w.a;
     const float log2_e = 1.44269504f;
-#line 935 "templates/cuda/tensor_pages.cuh"
+#line 937 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int c = 0; c < columns; ++c)
         for (int i = 0; i < scores; ++i) {
@@ -2240,7 +2245,7 @@ INLINE void bend_scores(const warp_task& w, const place& p, int row, float (*s)[
             const float by = w.factor[c];
             float x = eighths_of(s[c][i], zero[c]) * by * (1.0f / log2_e);
             if (a.soft_cap > 0.0f) {
-#line 945 "templates/cuda/tensor_pages.cuh"
+#line 947 "templates/cuda/tensor_pages.cuh"
                 // tanh y = 1 - 2 / (e^(2 y) + 1)
                 const float e = power_of_two(x * (2.0f * log2_e / a.soft_cap));
                 x = a.soft_cap - __fdividef(2.0f * a.soft_cap, e + 1.0f);
@@ -2260,9 +2265,9 @@ INLINE void read_numbers(const warp_task& w, const unsigned char* ring, const pl
 {
     if (true) {
         read_key_numbers(p, stage);
-#line 965 "templates/cuda/tensor_pages.cuh"
-        read_basis(ring + stage + codes_bytes, p, basis);
 #line 967 "templates/cuda/tensor_pages.cuh"
+        read_basis(ring + stage + codes_bytes, p, basis);
+#line 969 "templates/cuda/tensor_pages.cuh"
     }
     read_value_numbers(p, stage, inside, w.begin - row, w.end - row);
 }
@@ -2370,11 +2375,11 @@ INLINE void attend_split(const kvl__device_attend& a, const kvl__device_seq* s, 
 {
     enum { of_warp = num_stages * stage_bytes + numbers_bytes };
     const uint32_t ring_at = shared_address(room + threadIdx.x / 32 * of_warp);
-#line 1085 "templates/cuda/tensor_pages.cuh"
+#line 1087 "templates/cuda/tensor_pages.cuh"
     const place p = place_of(ring_at, ring_at + num_stages * stage_bytes);
     if (!attend_heads(a, s, query, head, 0, part, begin, end, position, p, room))
         attend_by_floats(a, s, query, head, part, begin, end, position, (float*)room);
-#line 1089 "templates/cuda/tensor_pages.cuh"
+#line 1091 "templates/cuda/tensor_pages.cuh"
 }
 
 #line 16 "templates/cuda/attend_splits.cu"
