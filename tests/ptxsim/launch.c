@@ -285,8 +285,15 @@ static void run_cta(cta* c, uint64_t number)
     c->id[0] = (uint32_t)(number % run->grid[0]);
     c->id[1] = (uint32_t)(number / run->grid[0] % run->grid[1]);
     c->id[2] = (uint32_t)(number / run->grid[0] / run->grid[1]);
-    c->time = 1, c->steps = 0;
-    memset(c->sync_time, 0, sizeof c->sync_time);
+    // What an earlier CTA did comes before all.
+    if (c->time > UINT32_MAX / 2) {
+        c->time = 0;
+        memset(c->reads, 0, (size_t)c->shared_bytes * (size_t)c->num_warps * 2 * sizeof *c->reads);
+    }
+    ++c->time, c->steps = 0;
+    for (int k = 0; k < MAX_WARPS * MAX_WARPS; ++k) {
+        c->sync_time[k / MAX_WARPS][k % MAX_WARPS] = c->time;
+    }
     memset(c->barriers, 0, sizeof c->barriers);
     memset(c->shadow, 0, c->shared_bytes * sizeof *c->shadow);
     for (int k = 0; k < c->num_warps; ++k) start_warp(c, k);
@@ -307,6 +314,7 @@ static cta* make_cta(launch* run)
     if (run->dynamic_bytes) c->shared_bytes = mod->dynamic_at + run->dynamic_bytes;
     c->shared = calloc(c->shared_bytes + 1u, 1);
     c->shadow = calloc(c->shared_bytes + 1u, sizeof *c->shadow);
+    c->reads = calloc((size_t)c->shared_bytes * (size_t)c->num_warps * 2 + 1, sizeof *c->reads);
     const size_t warps = (size_t)c->num_warps, words = (mod->num_words + 15u) & ~(size_t)15;
     const size_t masks = mod->num_ids + mod->num_preds + 1u, local = (size_t)64 * mod->local_bytes;
     void* files = NULL;
@@ -314,7 +322,7 @@ static cta* make_cta(launch* run)
     c->files = files;
     c->masks = calloc(warps * masks, sizeof *c->masks);
     c->locals = calloc(warps * local + 1, 1);
-    if (!c->shared || !c->shadow || !files || !c->masks || !c->locals) return c;
+    if (!c->shared || !c->shadow || !c->reads || !files || !c->masks || !c->locals) return c;
     memset(files, 0, warps * words * 4);
     for (size_t k = 0; k < warps; ++k) {
         warp* w = &c->warps[k];
@@ -344,6 +352,7 @@ static void free_cta(cta* c)
     for (int k = 0; k < c->num_warps; ++k) free(c->warps[k].copies);
     free(c->shared);
     free(c->shadow);
+    free(c->reads);
     free(c->files);
     free(c->masks);
     free(c->locals);
@@ -354,7 +363,7 @@ static void* work(void* argument)
 {
     launch* run = argument;
     cta* volatile c = make_cta(run);
-    if (!c || !c->locals || !c->masks || !c->files || !c->shadow || !c->shared) {
+    if (!c || !c->locals || !c->masks || !c->files || !c->shadow || !c->reads || !c->shared) {
         pthread_mutex_lock(&run->lock);
         if (!run->status) __atomic_store_n(&run->status, FAULT_FAILED, __ATOMIC_RELAXED);
         pthread_mutex_unlock(&run->lock);

@@ -24,6 +24,30 @@ static void fault_race(warp* w, int lane, uint32_t offset, const char* mine, con
           mine, offset + SHARED_FIRST, thread - 1, theirs);
 }
 
+static last_read* reads_of(cta* c, uint32_t offset, bool strong)
+{
+    return c->reads + ((size_t)offset * 2 + strong) * (size_t)c->num_warps;
+}
+
+static void note_read(last_read* r, uint8_t lane, uint32_t time)
+{
+    if (r->lane != lane) r->other_time = r->time, r->other_lane = r->lane, r->lane = lane;
+    r->time = time;
+}
+
+// Of reads of all warps but the lane itself.
+static void check_reads(warp* w, int lane, uint32_t offset, const last_read* reads)
+{
+    const cta* c = w->cta;
+    for (int k = 0; k < c->num_warps; ++k) {
+        const last_read* r = &reads[k];
+        const bool own = k == w->index && r->lane == lane;
+        if ((own ? r->other_time : r->time) < c->sync_time[w->index][k]) continue;
+        const uint32_t reader = (uint32_t)k * 32 + (own ? r->other_lane : r->lane);
+        fault_race(w, lane, offset, "write", "read", reader + 1);
+    }
+}
+
 static void check_write(warp* w, int lane, uint32_t offset, bool strong, const uint8_t* value)
 {
     cta* c = w->cta;
@@ -38,12 +62,8 @@ static void check_write(warp* w, int lane, uint32_t offset, bool strong, const u
             fault_race(w, lane, offset, "write", "wrote", s->writer);
         }
     }
-    for (int k = 0; k < 2; ++k) {
-        if (s->reader[k] && s->reader[k] != thread && !(strong && s->strong_read) &&
-            !ordered(c, w, s->reader[k], s->read_time[k])) {
-            fault_race(w, lane, offset, "write", "read", s->reader[k]);
-        }
-    }
+    check_reads(w, lane, offset, reads_of(c, offset, false));
+    if (!strong) check_reads(w, lane, offset, reads_of(c, offset, true));
     s->writer = (uint16_t)thread, s->write_time = c->time;
     s->written = 1, s->strong = strong;
 }
@@ -61,11 +81,7 @@ static void check_read(warp* w, int lane, uint32_t offset, bool strong)
         !ordered(c, w, s->writer, s->write_time)) {
         fault_race(w, lane, offset, "read", "wrote", s->writer);
     }
-    const int k = !s->reader[0] || s->reader[0] == thread ||
-                  ordered(c, w, s->reader[0], s->read_time[0]) ? 0 : 1;
-    s->reader[k] = (uint16_t)thread, s->read_time[k] = c->time;
-    if (k == 0) s->strong_read = strong;
-    if (!strong) s->strong_read = 0;
+    note_read(reads_of(c, offset, strong) + w->index, (uint8_t)lane, c->time);
 }
 
 void shared_check(warp* w, int lane, uint32_t offset, uint32_t bytes, access_kind how,

@@ -246,10 +246,16 @@ typedef struct copy { uint32_t lane, group, to, bytes, source_bytes; uint64_t fr
 
 // What is known of one byte of shared memory.  Times are those of cta.time; threads count from 1.
 typedef struct shared_byte {
-    uint32_t write_time, read_time[2];
-    uint16_t writer, reader[2];
-    uint8_t  written, strong, pending, strong_read;
+    uint32_t write_time;
+    uint16_t writer;
+    uint8_t  written, strong, pending;
 } shared_byte;
+
+// The last read of a byte by a warp, and the last by another lane of it.
+typedef struct last_read {
+    uint32_t time, other_time;
+    uint8_t  lane, other_lane;
+} last_read;
 
 typedef struct launch launch;
 typedef struct cta cta;
@@ -296,8 +302,9 @@ struct cta {
     warp      warps[MAX_WARPS];
     uint8_t*  shared;
     shared_byte* shadow;
+    last_read* reads;           // of a byte, of its warps: plain, then those of atomics
     uint32_t  shared_bytes;
-    uint32_t  time;
+    uint32_t  time;             // of all CTAs that were run here
     uint32_t  sync_time[MAX_WARPS][MAX_WARPS];
     barrier   barriers[MAX_BARRIERS];
     uint64_t  steps;
