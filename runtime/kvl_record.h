@@ -315,22 +315,45 @@ KVL__FN kvl_status kvl__check_pair(kvl_context* ctx, int layer, int side, const 
     return KVL_OK;
 }
 
-// An order of a layer's channels names each once.
-KVL__FN kvl_status kvl__check_order(kvl_context* ctx, const kvl__config* config, int layer,
-                                    int64_t stride, const float* orders)
+// An order of channels of `num_heads` heads from `head` on, and whose they are.
+typedef struct kvl__order {
+    int         layer, side, head, num_heads, dim;
+    const char* name;
+    const char* whose;                 // "layer"
+} kvl__order;
+
+// It names each of them once.
+KVL__FN kvl_status kvl__check_order(kvl_context* ctx, const kvl__order* o, int64_t stride,
+                                    const float* orders)
 {
-    const kvl__codec* c = &config->side[0];
-    const int num = config->num_kv_heads * c->head_dim;
+    const int num = o->num_heads * o->dim;
     unsigned char seen[KVL__MAX_LAYER_CHANNELS / 8] = { 0 };
     for (int i = 0; i < num; ++i) {
-        const float x = orders[i / c->head_dim * stride + i % c->head_dim];
+        const float x = orders[i / o->dim * stride + i % o->dim];
         const int at = x >= 0.0f && x < (float)num ? (int)x : -1;
         KVL__REQUIRE(ctx, at >= 0 && (float)at == x && !(seen[at / 8] >> at % 8 & 1),
-                     KVL_BAD_ARGUMENT, "calibration: layer.%d.k.grouped_order = %g in head %d, "
-                     "number %d: must name each of the layer's %d channels once", layer, (double)x,
-                     i / c->head_dim, i % c->head_dim, num);
+                     KVL_BAD_ARGUMENT, "calibration: layer.%d.%c.%s = %g in head %d, number %d: "
+                     "must name each of the %s's %d channels once", o->layer, o->side ? 'v' : 'k',
+                     o->name, (double)x, o->head + i / o->dim, i % o->dim, o->whose, num);
         seen[at / 8] = (unsigned char)(seen[at / 8] | 1 << at % 8);
     }
+    return KVL_OK;
+}
+
+// Orders that rows are read by: of all heads of a layer, or of each head.
+KVL__FN kvl_status kvl__check_orders(kvl_context* ctx, const kvl__config* config, int layer,
+                                     int side, const float* records)
+{
+    const kvl__codec* c = &config->side[side];
+    const int64_t stride = kvl__record_floats(c), of_head = kvl__table_at(c, "feedback_order");
+    kvl__order o = { layer, side, 0, config->num_kv_heads, c->head_dim, "grouped_order", "layer" };
+    if (kvl__is_across(c))
+        KVL__TRY(kvl__check_order(ctx, &o, stride, records + kvl__table_at(c, o.name)));
+    o.name = "feedback_order";
+    o.whose = "head";
+    o.num_heads = 1;
+    for (; of_head >= 0 && o.head < config->num_kv_heads; ++o.head)
+        KVL__TRY(kvl__check_order(ctx, &o, stride, records + o.head * stride + of_head));
     return KVL_OK;
 }
 
@@ -380,9 +403,7 @@ KVL__FN kvl_status kvl__record_fill(kvl_context* ctx, const kvl__table_source* s
     }
     for (int head = 0; kvl__has_widths(c) && head < config->num_kv_heads; ++head)
         KVL__TRY(kvl__check_widths_of(ctx, c, layer, head, records + head * stride));
-    if (kvl__is_across(c))
-        return kvl__check_order(ctx, config, layer, stride,
-                                records + kvl__table_at(c, "grouped_order"));
+    KVL__TRY(kvl__check_orders(ctx, config, layer, side, records));
     if (kvl__transform_of(c) != KVL__TRANSFORM_FILE) return KVL_OK;
     const float* forward = records + kvl__table_at(c, "file_forward");
     const float* query = records + kvl__table_at(c, "file_query");

@@ -71,3 +71,57 @@ Test(calibrated, tables_are_counted)
     cr_assert(bytes[1] - bytes[0] == 2 * (80 + 96) * 4 + 63, "%llu bytes of tables",
               (unsigned long long)(bytes[1] - bytes[0]));
 }
+
+// An order of channels that names one twice, or one that is not there.
+static kvl_status wrong_order(const kvl_derive_args* a, float* out)
+{
+    if (strcmp(a->table, "feedback_order") != 0) return KVL_OK;
+    for (int i = 0; i < a->num_kv_heads * a->head_dim; ++i) out[i] = (float)(i % a->head_dim);
+    out[a->head_dim + 5] = *(const float*)a->user;
+    return KVL_OK;
+}
+
+Test(calibrated, an_order_of_channels_that_is_none_is_refused)
+{
+    // Broken by a channel that is looked for beside the row.
+    static const char* const spec = "rtn:k.round=feedback";
+    static const struct { float number; const char* text; } bad[] = {
+        { 64, "64" }, { -1, "-1" }, { 4, "4" }, { 4.5f, "4.5" }, { 1e9f, "1e+09" } };
+    const kvl_layer_desc layer = test_layer(spec, 4, 2, 64, 64);
+    kvl_context* ctx = test_context(&reference, 1);
+    kvl_statistics_desc sd = { 0 };
+    kvl_cache_desc desc = { 0 };
+    kvl_statistics* stats = NULL;
+    sd.num_layers = desc.num_layers = 1;
+    sd.layers = desc.layers = &layer;
+    test_ok(ctx, kvl_statistics_create(ctx, &sd, &stats), "statistics");
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
+        float number = bad[i].number;
+        kvl_derivation own[3] = { { "round", NULL, "feedback_order", wrong_order, NULL },
+                                  { "round", NULL, "feedback_factor", wrong_order, NULL },
+                                  { "round", NULL, "feedback_price", wrong_order, NULL } };
+        kvl_derive_desc derive = { 0 };
+        kvl_calibration* calibration = NULL;
+        kvl_cache* cache = NULL;
+        char words[128];
+        snprintf(words, sizeof words, " = %s in head 1, number 5: must name each of the head's 64 "
+                 "channels once", bad[i].text);
+        own[0].user = &number;
+        derive.stats = stats;
+        derive.cache = &desc;
+        derive.derivations = own;
+        derive.num_derivations = 3;
+        desc.calibration = NULL;
+        test_ok(ctx, kvl_calibration_create(stats, NULL, &calibration), spec);
+        test_ok(ctx, kvl_calibration_derive(calibration, &derive), spec);
+        desc.calibration = calibration;
+        cr_expect(kvl_cache_create(ctx, &desc, &cache) == KVL_BAD_ARGUMENT && !cache &&
+                  strstr(kvl_context_message(ctx), "feedback_order") &&
+                  strstr(kvl_context_message(ctx), words), "%s: '%s'", words,
+                  kvl_context_message(ctx));
+        kvl_cache_free(cache);
+        kvl_calibration_free(calibration);
+    }
+    kvl_statistics_free(stats);
+    kvl_context_destroy(ctx);
+}

@@ -84,7 +84,8 @@ static void spread_mean(const float* table, int n, double* b)
     const float *side = table + n, *partner = table + 3 * n;
     memset(b, 0, (size_t)(n * n) * sizeof *b);
     for (int c = 0; c < n; ++c) {
-        const int other = (int)partner[c], first = c < other ? c : other;
+        const int known = partner[c] >= 0.0f && partner[c] < (float)n;
+        const int other = known ? (int)partner[c] : c, first = c < other ? c : other;
         if (other == c) continue;
         const int pair = abs(c - other) == 1 ? first / 2 : first;
         b[c * n + pair] = (double)table[c];
