@@ -26,20 +26,16 @@ enum {
     KVL__SHAPE_CAP, KVL__SHAPE_WINDOW, KVL__NUM_SHAPES
 };
 
-// The first samples of a table that has more.
-typedef struct kvl__table_part {
-    struct kvl__table_part* next;
-    const kvl__tensor* of;
-    int64_t num;
-    size_t  bytes;                     // of the whole
-} kvl__table_part;
+static __attribute__((unused)) const char* const kvl__shape_names[KVL__NUM_SHAPES] = {
+    "num_q_heads", "num_kv_heads", "head_dim", "head_dim_v", "softmax_scale", "soft_cap",
+    "window_len",
+};
 
 struct kvl_calibration {
     kvl__table_source source;          // first: see kvl_record.h
     kvl_context*      ctx;
     char*             name;            // path, or what it came from
-    kvl__tensors      tensors;
-    kvl__table_part*  parts;           // guarded by the context's lock
+    kvl__tensors      tensors;         // their parts are guarded by the context's lock
 };
 
 KVL__FN const kvl__tensor* kvl__calibration_find(const kvl_calibration* cal, const char* name,
@@ -52,27 +48,25 @@ KVL__FN const kvl__tensor* kvl__calibration_find(const kvl_calibration* cal, con
 // TABLES
 
 // [num_kv_heads, num, rest] of one [num_kv_heads, more, rest].
-KVL__FN const float* kvl__calibration_part(kvl_calibration* cal, const kvl__tensor* one,
-                                           int64_t num)
+KVL__FN const float* kvl__calibration_part(kvl_calibration* cal, kvl__tensor* one, int64_t num)
 {
     const int64_t heads = one->shape[0], all = one->shape[1];
     const int64_t rest = (int64_t)(one->bytes / sizeof(float)) / (heads * all);
-    const size_t bytes = sizeof(kvl__table_part) + (size_t)(heads * num * rest) * sizeof(float);
+    const size_t bytes = sizeof(kvl__tensor_part) + (size_t)(heads * num * rest) * sizeof(float);
     pthread_mutex_lock(&cal->ctx->lock);
-    kvl__table_part* part = cal->parts;
-    while (part && (part->of != one || part->num != num)) part = part->next;
+    kvl__tensor_part* part = one->parts;
+    while (part && part->num != num) part = part->next;
     if (!part) {
-        part = (kvl__table_part*)kvl__alloc(cal->ctx, bytes);
+        part = (kvl__tensor_part*)kvl__alloc(cal->ctx, bytes);
         if (part) {
             float* to = (float*)(void*)(part + 1);
             for (int64_t h = 0; h < heads; ++h)
                 memcpy(to + h * num * rest, (const float*)one->data + h * all * rest,
                        (size_t)(num * rest) * sizeof *to);
-            part->next = cal->parts;
-            part->of = one;
+            part->next = one->parts;
             part->num = num;
             part->bytes = bytes;
-            cal->parts = part;
+            one->parts = part;
         }
     }
     pthread_mutex_unlock(&cal->ctx->lock);
@@ -91,7 +85,7 @@ KVL__FN kvl_status kvl__calibration_table(kvl_context* ctx, const kvl__table_sou
     kvl_calibration* cal = (kvl_calibration*)(void*)(uintptr_t)source;
     char name[KVL__TENSOR_NAME], has[96] = "", needs[96] = "";
     snprintf(name, sizeof name, "layer.%d.%c.%s", w->layer, w->side ? 'v' : 'k', w->name);
-    const kvl__tensor* one = kvl__tensors_find(&cal->tensors, name);
+    kvl__tensor* one = kvl__tensors_find(&cal->tensors, name);
     *out = NULL;
     if (!one) return KVL_OK;
     KVL__REQUIRE(ctx, one->type == KVL__TENSOR_F32 && one->data, KVL_FILE,
@@ -183,11 +177,6 @@ KVL__PUBLIC void kvl_calibration_free(kvl_calibration* cal)
 {
     if (!cal) return;
     kvl_context* ctx = cal->ctx;
-    while (cal->parts) {
-        kvl__table_part* part = cal->parts;
-        cal->parts = part->next;
-        kvl__free(ctx, part, part->bytes);
-    }
     kvl__tensors_free(&cal->tensors);
     kvl__free_text(ctx, cal->name);
     kvl__free(ctx, cal, sizeof *cal);

@@ -896,7 +896,6 @@ KVL__FN kvl_status kvl__derive_bits(kvl_calibration* cal, const kvl_derive_desc*
         kvl__tensor* one = NULL;
         kvl__bits_want(&configs[i / 2], i / 2, i & 1, &w);
         snprintf(name, sizeof name, "layer.%d.%c.%s", i / 2, i & 1 ? 'v' : 'k', w.name);
-        kvl__tensors_remove(&cal->tensors, name);
         KVL__TRY(kvl__tensors_add(&cal->tensors, name, KVL__TENSOR_F32, shape, 2, &one));
         for (int h = 0; h < shape[0]; ++h) ((float*)one->data)[h] = (float)items[i].bits;
     }

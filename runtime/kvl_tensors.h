@@ -32,6 +32,13 @@ typedef enum kvl__tensor_type {
     KVL__TENSOR_OTHER                  // not read
 } kvl__tensor_type;
 
+// A copy of the first items of each head, of an array that has more of them (kvl_calibration.h).
+typedef struct kvl__tensor_part {
+    struct kvl__tensor_part* next;
+    int64_t num;
+    size_t  bytes;                     // of the whole
+} kvl__tensor_part;
+
 typedef struct kvl__tensor {
     char*            name;
     kvl__tensor_type type;
@@ -40,6 +47,7 @@ typedef struct kvl__tensor {
     uint64_t         bytes;
     void*            data;             // NULL: left in the file
     uint64_t         begin;            // in the file's data
+    kvl__tensor_part* parts;           // of data, and no older than it
 } kvl__tensor;
 
 typedef struct kvl__meta {
@@ -55,11 +63,23 @@ typedef struct kvl__tensors {
     int          num_meta, meta_capacity;
 } kvl__tensors;
 
+// Frees the numbers and what was made of them.
+KVL__FN void kvl__tensor_free_data(kvl_context* ctx, kvl__tensor* one)
+{
+    while (one->parts) {
+        kvl__tensor_part* part = one->parts;
+        one->parts = part->next;
+        kvl__free(ctx, part, part->bytes);
+    }
+    kvl__free(ctx, one->data, (size_t)one->bytes);
+    one->data = NULL;
+}
+
 KVL__FN void kvl__tensors_free(kvl__tensors* t)
 {
     for (int i = 0; i < t->num; ++i) {
         kvl__free_text(t->ctx, t->list[i].name);
-        kvl__free(t->ctx, t->list[i].data, (size_t)t->list[i].bytes);
+        kvl__tensor_free_data(t->ctx, &t->list[i]);
     }
     for (int i = 0; i < t->num_meta; ++i) {
         kvl__free_text(t->ctx, t->meta[i].name);
@@ -106,7 +126,7 @@ KVL__FN void kvl__tensors_remove(kvl__tensors* t, const char* name)
     kvl__tensor* one = kvl__tensors_find(t, name);
     if (!one) return;
     kvl__free_text(t->ctx, one->name);
-    kvl__free(t->ctx, one->data, (size_t)one->bytes);
+    kvl__tensor_free_data(t->ctx, one);
     const int at = (int)(one - t->list);
     memmove(one, one + 1, (size_t)(--t->num - at) * sizeof *one);
 }
@@ -156,7 +176,7 @@ KVL__FN kvl_status kvl__tensors_add(kvl__tensors* t, const char* name, kvl__tens
     if (!data) return kvl__tensors_no_memory(ctx);
     kvl__tensor* one = kvl__tensors_find(t, name);
     if (one) {
-        kvl__free(ctx, one->data, (size_t)one->bytes);
+        kvl__tensor_free_data(ctx, one);
     } else {
         kvl__tensor* list = (kvl__tensor*)kvl__tensors_grow(ctx, t->list, t->num, &t->capacity,
                                                             sizeof *list);
@@ -167,6 +187,7 @@ KVL__FN kvl_status kvl__tensors_add(kvl__tensors* t, const char* name, kvl__tens
             return kvl__tensors_no_memory(ctx);
         }
         one = &t->list[t->num++];
+        memset(one, 0, sizeof *one);
         one->name = copy;
     }
     one->type = type;

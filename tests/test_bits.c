@@ -206,3 +206,116 @@ Test(bits, a_size_stands_for_its_items)
     }
     close_bench(&b);
 }
+
+// A CALIBRATION AT WORK
+
+enum { MOST_LAYERS = 4, ROWS = 160 };
+
+typedef struct worked {
+    kvl_context*     ctx;
+    kvl_statistics*  stats;
+    kvl_layer_desc   layers[MOST_LAYERS];
+    kvl_cache_desc   cache;
+    float*           k;                // [ROWS, 2, DIM], and as many more to begin elsewhere
+    float*           q;
+} worked;
+
+static kvl_status lose_alike(const kvl_derive_args* a, float* out)
+{
+    for (int h = 0; h < a->num_kv_heads; ++h) {
+        out[2 * h] = 4;
+        out[2 * h + 1] = 1;
+    }
+    return KVL_OK;
+}
+
+static void open_worked(worked* w, int num_layers, const char* spec)
+{
+    kvl_statistics_desc desc = { 0 };
+    memset(w, 0, sizeof *w);
+    w->ctx = test_context(&reference, 1);
+    w->k = test_floats(2 * ROWS * 2 * DIM);
+    w->q = test_floats(2 * ROWS * 4 * DIM);
+    test_rows(11, 2 * ROWS, 2, DIM, w->k);
+    test_queries(12, 2 * ROWS, 4, DIM, w->q);
+    for (int i = 0; i < num_layers; ++i) w->layers[i] = test_layer(spec, 4, 2, DIM, DIM);
+    desc.num_layers = w->cache.num_layers = num_layers;
+    desc.layers = w->cache.layers = w->layers;
+    test_ok(w->ctx, kvl_statistics_create(w->ctx, &desc, &w->stats), "statistics");
+    for (int i = 0; i < num_layers; ++i) {
+        kvl_statistics_rows rows = { 0 };
+        rows.layer = i;
+        rows.num_keys = rows.num_rows = ROWS;
+        rows.k.data = rows.v.data = w->k + i * 8 * 2 * DIM;
+        rows.q.data = w->q + i * 32 * 4 * DIM;
+        test_ok(w->ctx, kvl_statistics_add(w->stats, &rows), "rows");
+    }
+}
+
+static void close_worked(worked* w)
+{
+    kvl_statistics_free(w->stats);
+    kvl_context_destroy(w->ctx);
+    free(w->k);
+    free(w->q);
+}
+
+// Derives the tables of a calibration, then restores what a cache with them makes of keys: [layers,
+// ROWS, 2, DIM].
+static void derive_and_use(worked* w, kvl_calibration* cal, float* out)
+{
+    static const kvl_derivation own = { "bits", "auto", "bit_losses", lose_alike, NULL };
+    const int num_layers = w->cache.num_layers;
+    const int32_t num_rows = ROWS;
+    kvl_derive_desc desc = { 0 };
+    kvl_cache* cache = NULL;
+    kvl_seq seq = 0;
+    desc.stats = w->stats;
+    desc.cache = &w->cache;
+    desc.derivations = &own;
+    desc.num_derivations = 1;
+    test_ok(w->ctx, kvl_calibration_derive(cal, &desc), "derive");
+    w->cache.calibration = cal;
+    test_ok(w->ctx, kvl_cache_create(w->ctx, &w->cache, &cache), "cache");
+    w->cache.calibration = NULL;
+    test_ok(w->ctx, kvl_seq_create(cache, &seq), "sequence");
+    for (int i = 0; i < num_layers; ++i) {
+        kvl_append_desc a = { 0 };
+        kvl_rows k = { 0 }, v = { 0 };
+        a.layer = i;
+        a.num_seqs = 1;
+        a.seqs = &seq;
+        a.num_rows = &num_rows;
+        a.k.data = a.v.data = w->k + (ROWS - i) * 2 * DIM;
+        test_ok(w->ctx, kvl_append(cache, &a), "append");
+        k.data = out + (int64_t)i * ROWS * 2 * DIM;
+        test_ok(w->ctx, kvl_restore(cache, i, seq, 0, ROWS, &k, &v), "restore");
+    }
+    kvl_cache_free(cache);
+}
+
+// Breaks when caches of a calibration that goes on being derived read the samples of another layer,
+// or beyond them: a codec takes the first ones, and those are kept.
+Test(bits, a_calibration_serves_again_after_more_was_derived)
+{
+    for (int num_layers = 3; num_layers <= MOST_LAYERS; ++num_layers) {
+        const int64_t count = (int64_t)num_layers * ROWS * 2 * DIM;
+        worked w;
+        open_worked(&w, num_layers, "flagrot-auto:bits=auto:3,recent=0");
+        float *fresh = test_floats(count), *again = test_floats(count);
+        kvl_calibration *cal = NULL, *other = NULL;
+        test_ok(w.ctx, kvl_calibration_create(w.stats, NULL, &cal), "calibration");
+        test_ok(w.ctx, kvl_calibration_create(w.stats, NULL, &other), "calibration");
+        derive_and_use(&w, other, fresh);
+        for (int i = 0; i < 3; ++i) {
+            derive_and_use(&w, cal, again);
+            cr_expect_eq(memcmp(fresh, again, (size_t)count * sizeof *again), 0,
+                         "%d layers, cache %d", num_layers, i);
+        }
+        kvl_calibration_free(cal);
+        kvl_calibration_free(other);
+        free(fresh);
+        free(again);
+        close_worked(&w);
+    }
+}
