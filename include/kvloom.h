@@ -832,8 +832,8 @@ typedef struct kvl_statistics kvl_statistics;
 
 typedef struct kvl_statistics_desc {
     int                   num_layers;
-    const kvl_layer_desc* layers;       // [num_layers] as for a cache, head dims up to 256; specs
-                                        // are not read
+    const kvl_layer_desc* layers;       // [num_layers] as for a cache, and checked as there; head
+                                        // dims up to 256; specs are not read
     int                   num_queries;  // sampled for each KV head; 0: 64; at most 4096
     int                   num_key_runs; // sampled runs of 128 keys; 0: 8; at most 1024
     uint64_t              seed;         // of the samples
@@ -865,6 +865,8 @@ typedef struct kvl_statistics_rows {
 } kvl_statistics_rows;
 
 // Adds rows of one layer, on the context's threads: a sequence in one call, or in several in order.
+// - statistics that were loaded take no rows where they know of an output matrix, which is not in
+//   the file: add rows to others, and merge those.
 // - errors: KVL_BAD_ARGUMENT (also: a row that is not finite), KVL_NO_MEMORY; nothing has changed
 //   then.
 KVL_API kvl_status kvl_statistics_add(kvl_statistics* stats, const kvl_statistics_rows* rows);
@@ -883,7 +885,7 @@ KVL_API const double* kvl_statistics_get(const kvl_statistics* stats, int layer,
 KVL_API const float* kvl_statistics_sample(const kvl_statistics* stats, int layer, int kv_head,
                                            int keys, int* num);
 
-// Reads the statistics of a calibration file.
+// Reads the statistics of a calibration file.  Memory is in proportion to the file.
 // - errors: KVL_FILE (not such a file, damaged, or saved without statistics), KVL_NO_MEMORY.
 KVL_API kvl_status kvl_statistics_load(kvl_context* ctx, const char* path, kvl_statistics** out);
 
@@ -893,7 +895,7 @@ KVL_API kvl_status kvl_statistics_load(kvl_context* ctx, const char* path, kvl_s
 KVL_API kvl_status kvl_calibration_create(const kvl_statistics* stats, const kvl_cache_desc* cache,
                                           kvl_calibration** out);
 
-// Reads a calibration file, but for its statistics.
+// Reads a calibration file, but for its statistics: saved again, it has those of that call alone.
 // - errors: KVL_FILE (not such a file, cut off, damaged), KVL_UNSUPPORTED (another version),
 //   KVL_NO_MEMORY.
 KVL_API kvl_status kvl_calibration_load(kvl_context* ctx, const char* path, kvl_calibration** out);
@@ -902,11 +904,15 @@ KVL_API kvl_status kvl_calibration_load(kvl_context* ctx, const char* path, kvl_
 KVL_API void kvl_calibration_free(kvl_calibration* calibration);
 
 // Writes a file, with statistics where stats is given: what was at path stays until it is whole.
+// - stats must be of the layers that the calibration is of, and of keys before RoPE where those it
+//   was created from were.
+// - errors: KVL_BAD_ARGUMENT, KVL_FILE (cannot be written), KVL_NO_MEMORY.
 KVL_API kvl_status kvl_calibration_save(kvl_calibration* calibration, const kvl_statistics* stats,
                                         const char* path);
 
 // Texts that go along in the file, as "model".  "" where there is none of that name; valid until
-// the text is set again.
+// the text is set again.  "format", "statistics_of" and "hash_..." are the library's: they are not
+// set.
 KVL_API const char* kvl_calibration_text(const kvl_calibration* calibration, const char* name);
 KVL_API kvl_status kvl_calibration_set_text(kvl_calibration* calibration, const char* name,
                                             const char* text);
@@ -936,7 +942,7 @@ typedef struct kvl_derive_args {
 typedef struct kvl_derivation {
     const char* stage;          // NULL: whatever stage asks
     const char* word;           // NULL: whatever word asks
-    const char* table;
+    const char* table;          // must be given, as derive
     kvl_status (*derive)(const kvl_derive_args* args, float* out);   // out [num_kv_heads, shape]
     void*       user;
 } kvl_derivation;
@@ -951,11 +957,13 @@ typedef struct kvl_derive_desc {
 
 // Adds the tables that the specs of a cache need and the calibration lacks.  The first derivation
 // that fits makes a table.
+// - stats and cache must be of the layers that the calibration is of.
 // - errors: as kvl_calibration_create; tables made before the failure stay.
 KVL_API kvl_status kvl_calibration_derive(kvl_calibration* calibration,
                                           const kvl_derive_desc* desc);
 
-// A table that is there: *num numbers, [num_kv_heads, ...].  NULL: none of that name.
+// A table that is there: *num numbers, [num_kv_heads, ...].  NULL: none of that name.  Valid until
+// the next kvl_calibration_derive, or the calibration is freed.
 KVL_API const float* kvl_calibration_table(const kvl_calibration* calibration, int layer,
                                            int is_value, const char* name, int64_t* num);
 

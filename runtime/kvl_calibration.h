@@ -141,7 +141,6 @@ KVL__FN kvl_status kvl__calibration_check_rope(kvl_context* ctx, const kvl_calib
 KVL__FN kvl_status kvl__calibration_check(kvl_context* ctx, const kvl__table_source* source,
                                           const kvl_cache_desc* desc)
 {
-    static const char* const names[] = { "num_q_heads", "num_kv_heads", "head_dim", "head_dim_v" };
     const kvl_calibration* cal = (const kvl_calibration*)(const void*)source;
     const char* model = kvl__tensors_text(&cal->tensors, "model");
     KVL__REQUIRE(ctx, !desc->model_identity || strcmp(model, desc->model_identity) == 0,
@@ -159,8 +158,8 @@ KVL__FN kvl_status kvl__calibration_check(kvl_context* ctx, const kvl__table_sou
                             l->head_dim_v ? l->head_dim_v : l->head_dim };
         for (int j = 0; j < 4; ++j)
             KVL__REQUIRE(ctx, shape[j] == (double)has[j], KVL_BAD_ARGUMENT, "%s: layer %d: "
-                         "calibrated with %s = %g: the cache has %d", cal->name, i, names[j],
-                         shape[j], has[j]);
+                         "calibrated with %s = %g: the cache has %d", cal->name, i,
+                         kvl__shape_names[j], shape[j], has[j]);
         const float scale = l->softmax_scale > 0.0f ? l->softmax_scale
                                                     : 1.0f / sqrtf((float)l->head_dim);
         KVL__REQUIRE(ctx, fabs(shape[KVL__SHAPE_SCALE] - (double)scale) <= 1e-6 * (double)scale,
@@ -210,6 +209,13 @@ KVL__FN const char* kvl__hash_name(int statistics)
     return statistics ? "hash_statistics" : "hash_tables";
 }
 
+// Takes statistics out: they are part of a file, and not of a calibration.
+KVL__FN void kvl__calibration_drop_statistics(kvl__tensors* t)
+{
+    for (int i = t->num - 1; i >= 0; --i)
+        if (!kvl__is_for_caches(t->list[i].name)) kvl__tensors_remove(t, t->list[i].name);
+}
+
 // hex [33].
 KVL__FN void kvl__calibration_hash(const kvl__tensors* t, int statistics, char* hex)
 {
@@ -239,6 +245,26 @@ KVL__FN kvl_status kvl__calibration_check_hash(kvl_context* ctx, const kvl__tens
     return KVL_OK;
 }
 
+// A layer's numbers, as far as all that read them need: counts as a layer may have them, and no
+// more than a float or an int holds.
+KVL__FN kvl_status kvl__calibration_check_shapes(kvl_context* ctx, const kvl__tensor* layers,
+                                                 const char* path)
+{
+    static const double most[KVL__NUM_SHAPES] = { 16384, 1024, 4096, 4096, (double)FLT_MAX,
+                                                  (double)FLT_MAX, (double)INT_MAX };
+    const double* shape = (const double*)layers->data;
+    for (int64_t i = 0; i < layers->shape[0] * KVL__NUM_SHAPES; ++i) {
+        const int column = (int)(i % KVL__NUM_SHAPES);
+        const int is_real = column == KVL__SHAPE_SCALE || column == KVL__SHAPE_CAP;
+        KVL__REQUIRE(ctx, shape[i] >= 0.0 && shape[i] <= most[column] &&
+                     (is_real || shape[i] == floor(shape[i])), KVL_FILE,
+                     "%s: damaged: layers[%lld][%d] = %g: must be %sfrom 0 to %g", path,
+                     (long long)(i / KVL__NUM_SHAPES), column, shape[i], is_real ? "" : "whole, ",
+                     most[column]);
+    }
+    return KVL_OK;
+}
+
 // What a file must have to be one of ours.
 KVL__FN kvl_status kvl__calibration_check_file(kvl_context* ctx, const kvl__tensors* t,
                                                const char* path)
@@ -254,11 +280,7 @@ KVL__FN kvl_status kvl__calibration_check_file(kvl_context* ctx, const kvl__tens
                  layers->rank == 2 && layers->shape[0] >= 1 && layers->shape[0] <= 4096 &&
                  layers->shape[1] == KVL__NUM_SHAPES, KVL_FILE,
                  "%s: damaged: 'layers' must be F64 [num_layers, %d]", path, KVL__NUM_SHAPES);
-    const double* shape = (const double*)layers->data;
-    for (int64_t i = 0; i < layers->shape[0] * KVL__NUM_SHAPES; ++i)
-        KVL__REQUIRE(ctx, shape[i] >= 0.0 && shape[i] <= 16777216.0, KVL_FILE,
-                     "%s: damaged: layers[%lld][%lld] = %g: must be from 0 to 2^24", path,
-                     (long long)(i / KVL__NUM_SHAPES), (long long)(i % KVL__NUM_SHAPES), shape[i]);
+    KVL__TRY(kvl__calibration_check_shapes(ctx, layers, path));
     return kvl__calibration_check_hash(ctx, t, path, 0);
 }
 
@@ -272,6 +294,7 @@ KVL__PUBLIC kvl_status kvl_calibration_load(kvl_context* ctx, const char* path,
     if (!cal) return kvl__tensors_no_memory(ctx);
     kvl_status status = kvl__tensors_read(ctx, path, kvl__is_for_caches, &cal->tensors);
     if (status == KVL_OK) status = kvl__calibration_check_file(ctx, &cal->tensors, path);
+    kvl__calibration_drop_statistics(&cal->tensors);
     cal->source.context = atoll(kvl__tensors_text(&cal->tensors, "context"));
     if (status != KVL_OK) {
         kvl_calibration_free(cal);
@@ -287,8 +310,9 @@ KVL__PUBLIC kvl_status kvl_calibration_set_text(kvl_calibration* cal, const char
     if (!cal) return KVL_BAD_ARGUMENT;
     KVL__REQUIRE(cal->ctx, name && name[0] && strlen(name) < 120 && text && strlen(text) < 4000,
                  KVL_BAD_ARGUMENT, "name or text: must be given, of at most 119 and 3999 bytes");
-    KVL__REQUIRE(cal->ctx, strcmp(name, "format") != 0 && strncmp(name, "hash_", 5) != 0,
-                 KVL_BAD_ARGUMENT, "name = '%s': is the library's", name);
+    KVL__REQUIRE(cal->ctx, strcmp(name, "format") != 0 && strcmp(name, "statistics_of") != 0 &&
+                 strncmp(name, "hash_", 5) != 0, KVL_BAD_ARGUMENT, "name = '%s': is the library's",
+                 name);
     return kvl__tensors_set_text(&cal->tensors, name, text);
 }
 

@@ -22,25 +22,59 @@ typedef struct kvl__exchange {
     int             layer;
 } kvl__exchange;
 
+// An array that a file must have, of this shape; < 0: of any size.
+KVL__FN kvl_status kvl__file_array(const kvl__tensors* t, const char* path, const char* full,
+                                   kvl__tensor_type type, const int64_t* shape, int rank,
+                                   kvl__tensor** out)
+{
+    *out = kvl__tensors_find(t, full);
+    KVL__REQUIRE(t->ctx, *out && (*out)->data && (*out)->type == type, KVL_FILE,
+                 "%s: '%s' is missing, or of another type: the file has no statistics to go on "
+                 "with", path, full);
+    int same = (*out)->rank == rank;
+    for (int i = 0; same && i < rank; ++i)
+        same = (*out)->shape[i] == shape[i] || shape[i] < 0;
+    KVL__REQUIRE(t->ctx, same, KVL_FILE, "%s: damaged: '%s' has another shape than the "
+                 "model's", path, full);
+    return KVL_OK;
+}
+
+// What attention gives may overflow; all else that rows add up to is finite, as rows are.
+KVL__FN int kvl__is_of_attention(const char* name)
+{
+    return strncmp(name, "query_seen", 10) == 0 || strncmp(name, "query_output", 12) == 0 ||
+           strcmp(name, "attended_outer") == 0 || strcmp(name, "query_sample") == 0;
+}
+
+// Numbers of a file's array.
+KVL__FN kvl_status kvl__check_statistic(const kvl__exchange* x, const char* name,
+                                        const kvl__tensor* one)
+{
+    const int64_t num = (int64_t)(one->bytes / kvl__tensor_size(one->type));
+    const int is_start = strcmp(name, "key_sample_first") == 0;
+    for (int64_t i = 0; i < num && !kvl__is_of_attention(name); ++i) {
+        const double number = one->type == KVL__TENSOR_F64 ? ((const double*)one->data)[i]
+                                                           : (double)((const float*)one->data)[i];
+        KVL__REQUIRE(x->s->ctx, fabs(number) <= DBL_MAX, KVL_FILE,
+                     "%s: damaged: '%s', number %lld, is %g: must be finite", x->name, one->name,
+                     (long long)i, number);
+        KVL__REQUIRE(x->s->ctx, !is_start || (number >= -1.0 && number <= 16777216.0), KVL_FILE,
+                     "%s: damaged: '%s', number %lld, is %g: must be a position, or -1", x->name,
+                     one->name, (long long)i, number);
+    }
+    return KVL_OK;
+}
+
 // The array of a statistic, of this shape: made, or found.
 KVL__FN kvl_status kvl__exchange_array(const kvl__exchange* x, const char* name,
                                        kvl__tensor_type type, const int64_t* shape, int rank,
                                        kvl__tensor** out)
 {
     char full[KVL__TENSOR_NAME];
-    kvl_context* ctx = x->s->ctx;
     snprintf(full, sizeof full, "layer.%d.stat.%s", x->layer, name);
     if (!x->name) return kvl__tensors_add(x->t, full, type, shape, rank, out);
-    *out = kvl__tensors_find(x->t, full);
-    KVL__REQUIRE(ctx, *out && (*out)->data && (*out)->type == type, KVL_FILE,
-                 "%s: '%s' is missing, or of another type: the file has no statistics to go on "
-                 "with", x->name, full);
-    int same = (*out)->rank == rank;
-    for (int i = 0; same && i < rank; ++i)
-        same = (*out)->shape[i] == shape[i] || shape[i] < 0;
-    KVL__REQUIRE(ctx, same, KVL_FILE, "%s: damaged: '%s' has another shape than the "
-                 "model's", x->name, full);
-    return KVL_OK;
+    KVL__TRY(kvl__file_array(x->t, x->name, full, type, shape, rank, out));
+    return kvl__check_statistic(x, name, *out);
 }
 
 KVL__FN void kvl__exchange_doubles(const kvl__exchange* x, double* ours, double* theirs,
@@ -153,6 +187,18 @@ KVL__FN kvl_status kvl__sample_sort(kvl_context* ctx, const kvl__sample* sample,
     return KVL_OK;
 }
 
+// Room for as many samples as a layer's file has; there are none yet.
+KVL__FN kvl_status kvl__samples_make_room(kvl_statistics* s, kvl__layer_statistics* l, int keys,
+                                          int num)
+{
+    for (int h = 0; h < l->num_kv_heads; ++h) {
+        kvl__sample* sample = keys ? &l->heads[h].keys : &l->heads[h].queries;
+        if (num > sample->most && !kvl__sample_create(s, sample, num, sample->floats))
+            return kvl__statistics_no_memory(s->ctx);
+    }
+    return KVL_OK;
+}
+
 // Samples [num_kv_heads, num, floats]; keys: which of the two.
 KVL__FN kvl_status kvl__exchange_samples(const kvl__exchange* x, int keys)
 {
@@ -170,9 +216,11 @@ KVL__FN kvl_status kvl__exchange_samples(const kvl__exchange* x, int keys)
     const kvl__tensor priority = *listed;
     const int64_t num = items.shape[1];
     double* starts = NULL;                      // a file without them serves all the same
-    KVL__REQUIRE(x->s->ctx, priority.shape[1] == num && num <= first->most, KVL_FILE,
+    KVL__REQUIRE(x->s->ctx, priority.shape[1] == num &&
+                 num <= (keys ? (int)KVL__MOST_RUNS : (int)KVL__MOST_QUERIES), KVL_FILE,
                  "%s: damaged: %lld samples and %lld priorities", x->name, (long long)num,
                  (long long)priority.shape[1]);
+    KVL__TRY(kvl__samples_make_room(x->s, l, keys, (int)num));
     shape[1] = num;
     if (keys && (!x->name || kvl__exchange_has(x, "key_sample_first"))) {
         KVL__TRY(kvl__exchange_array(x, "key_sample_first", KVL__TENSOR_F64, shape, 2, &listed));
@@ -205,6 +253,17 @@ KVL__FN kvl_status kvl__exchange_layers(kvl__exchange* x)
     return KVL_OK;
 }
 
+KVL__FN void kvl__shapes_of_layer(const kvl__layer_statistics* l, double row[KVL__NUM_SHAPES])
+{
+    row[KVL__SHAPE_Q_HEADS] = l->num_q_heads;
+    row[KVL__SHAPE_KV_HEADS] = l->num_kv_heads;
+    row[KVL__SHAPE_DK] = l->dk;
+    row[KVL__SHAPE_DV] = l->dv;
+    row[KVL__SHAPE_SCALE] = (double)l->softmax_scale;
+    row[KVL__SHAPE_CAP] = (double)l->soft_cap;
+    row[KVL__SHAPE_WINDOW] = l->window_len;
+}
+
 // The model's shapes, which caches check.
 KVL__FN kvl_status kvl__store_shapes(const kvl_statistics* s, kvl__tensors* t)
 {
@@ -214,17 +273,8 @@ KVL__FN kvl_status kvl__store_shapes(const kvl_statistics* s, kvl__tensors* t)
     KVL__TRY(kvl__tensors_set_text(t, "format", KVL__CALIBRATION_FORMAT));
     if (s->unrotated) KVL__TRY(kvl__tensors_set_text(t, "statistics_of", "keys before RoPE"));
     KVL__TRY(kvl__tensors_add(t, "layers", KVL__TENSOR_F64, shape, 2, &to));
-    double* row = (double*)to->data;
-    for (int i = 0; i < s->num_layers; ++i, row += KVL__NUM_SHAPES) {
-        const kvl__layer_statistics* l = &s->layers[i];
-        row[KVL__SHAPE_Q_HEADS] = l->num_q_heads;
-        row[KVL__SHAPE_KV_HEADS] = l->num_kv_heads;
-        row[KVL__SHAPE_DK] = l->dk;
-        row[KVL__SHAPE_DV] = l->dv;
-        row[KVL__SHAPE_SCALE] = (double)l->softmax_scale;
-        row[KVL__SHAPE_CAP] = (double)l->soft_cap;
-        row[KVL__SHAPE_WINDOW] = l->window_len;
-    }
+    for (int i = 0; i < s->num_layers; ++i)
+        kvl__shapes_of_layer(&s->layers[i], (double*)to->data + i * KVL__NUM_SHAPES);
     for (int i = 0; i < s->num_layers; ++i) {
         const kvl__layer_statistics* l = &s->layers[i];
         const int64_t turns = 1 + l->dk / 2;
@@ -236,7 +286,8 @@ KVL__FN kvl_status kvl__store_shapes(const kvl_statistics* s, kvl__tensors* t)
     return KVL_OK;
 }
 
-// Shapes of a file as a desc has them; layers [num_layers] and turns are filled from its arrays.
+// Shapes of a file as a desc has them; layers [num_layers] are filled from its arrays.  Samples up
+// to the usual number: a layer that has more of them gets more room (kvl__samples_make_room).
 KVL__FN void kvl__shapes_of_file(const kvl__tensors* t, kvl_layer_desc* layers,
                                  kvl_statistics_desc* desc)
 {
@@ -255,13 +306,30 @@ KVL__FN void kvl__shapes_of_file(const kvl__tensors* t, kvl_layer_desc* layers,
         layers[i].window_len = (int)row[KVL__SHAPE_WINDOW];
         snprintf(name, sizeof name, "layer.%d.stat.query_sample", i);
         const kvl__tensor* sample = kvl__tensors_find(t, name);
-        if (sample && sample->rank == 3 && sample->shape[1] > desc->num_queries &&
-            sample->shape[1] <= 4096) desc->num_queries = (int)sample->shape[1];
+        if (sample && sample->rank == 3 && sample->shape[1] > desc->num_queries)
+            desc->num_queries = (int)kvl__min_i64(sample->shape[1], KVL__USUAL_QUERIES);
         snprintf(name, sizeof name, "layer.%d.stat.key_sample", i);
         sample = kvl__tensors_find(t, name);
-        if (sample && sample->rank == 4 && sample->shape[1] > desc->num_key_runs &&
-            sample->shape[1] <= 1024) desc->num_key_runs = (int)sample->shape[1];
+        if (sample && sample->rank == 4 && sample->shape[1] > desc->num_key_runs)
+            desc->num_key_runs = (int)kvl__min_i64(sample->shape[1], KVL__USUAL_RUNS);
     }
+}
+
+// Statistics are as large as the layers say: a file must have one array of that size in each, so
+// that a small file takes little memory.
+KVL__FN kvl_status kvl__check_outers(const kvl__tensors* t, const char* path,
+                                     const kvl_statistics_desc* desc)
+{
+    for (int i = 0; i < desc->num_layers; ++i) {
+        const kvl_layer_desc* l = &desc->layers[i];
+        const int64_t shape[3] = { l->num_kv_heads, l->head_dim, l->head_dim };
+        char full[KVL__TENSOR_NAME];
+        kvl__tensor* found = NULL;
+        if (l->num_kv_heads == 0) continue;
+        snprintf(full, sizeof full, "layer.%d.stat.%s", i, kvl__moments[KVL__MOMENT_KEY].name);
+        KVL__TRY(kvl__file_array(t, path, full, KVL__TENSOR_F64, shape, 3, &found));
+    }
+    return KVL_OK;
 }
 
 // What a file knows of a layer beside its sums.
@@ -279,11 +347,22 @@ KVL__FN kvl_status kvl__facts_of_file(kvl_statistics* s, const kvl__tensors* t, 
     KVL__REQUIRE(s->ctx, rope->type == KVL__TENSOR_F64 && rope->data && rope->rank == 1 &&
                  rope->shape[0] == turns, KVL_FILE, "%s: damaged: '%s' must be F64 [%lld]",
                  path, name, (long long)turns);
+    for (int64_t i = 0; i < turns; ++i)
+        KVL__REQUIRE(s->ctx, fabs(((const double*)rope->data)[i]) <= DBL_MAX, KVL_FILE,
+                     "%s: damaged: '%s', number %lld, is not finite", path, name, (long long)i);
     l->turns = (double*)kvl__list_alloc(s->ctx, &s->chunks, (size_t)turns, sizeof(double));
     if (!l->turns) return kvl__statistics_no_memory(s->ctx);
     memcpy(l->turns, rope->data, (size_t)turns * sizeof(double));
     l->has_turns = 1;
     return KVL_OK;
+}
+
+// What is wrong with an argument is wrong with the file that it was read from.
+KVL__FN kvl_status kvl__file_fail(kvl_context* ctx, const char* path)
+{
+    char message[KVL__MESSAGE_BYTES];
+    snprintf(message, sizeof message, "%s", ctx->message);
+    return kvl__fail(ctx, KVL_FILE, "%s: damaged: %s", path, message);
 }
 
 KVL__FN kvl_status kvl__statistics_of_file(kvl_context* ctx, kvl__tensors* t, const char* path,
@@ -296,7 +375,11 @@ KVL__FN kvl_status kvl__statistics_of_file(kvl_context* ctx, kvl__tensors* t, co
     kvl_layer_desc* l = (kvl_layer_desc*)kvl__list_alloc(ctx, &scratch, (size_t)num, sizeof *l);
     if (!l) return kvl__statistics_no_memory(ctx);
     kvl__shapes_of_file(t, l, &desc);
-    kvl_status status = kvl_statistics_create(ctx, &desc, out);
+    kvl_status status = kvl__check_outers(t, path, &desc);
+    if (status == KVL_OK) {
+        status = kvl_statistics_create(ctx, &desc, out);
+        if (status == KVL_BAD_ARGUMENT) status = kvl__file_fail(ctx, path);
+    }
     if (status == KVL_OK) (*out)->unrotated = kvl__tensors_text(t, "statistics_of")[0] != 0;
     kvl__list_free(ctx, &scratch);
     for (int i = 0; status == KVL_OK && i < num; ++i)
@@ -631,7 +714,7 @@ KVL__FN kvl_status kvl__derive_choice(const kvl_derive_args* a, float* out)
     kvl__config config;
     memset(&config, 0, sizeof config);
     config.side[0] = kvl__choose_codec((const kvl__codec*)a->codec);
-    config.side[1].head_dim = l->dv;
+    config.num_stored = 1;
     config.num_kv_heads = a->num_kv_heads;
     config.num_heads = a->num_q_heads / a->num_kv_heads;
     kvl_calibration* tables = kvl__calibration_new(a->stats->ctx, "choice");
@@ -739,7 +822,7 @@ KVL__FN kvl_status kvl__derive_layer(kvl_calibration* cal, const kvl_derive_desc
     a.num_q_heads = config->num_heads * config->num_kv_heads;
     a.num_kv_heads = config->num_kv_heads;
     a.side = text;
-    for (int side = 0; side < 2; ++side) {
+    for (int side = 0; side < config->num_stored; ++side) {
         const kvl__codec* c = &config->side[side];
         kvl__side_text(c, text, sizeof text);
         a.is_value = side;
@@ -923,6 +1006,58 @@ KVL__FN kvl_status kvl__derive_layers(kvl_calibration* cal, const kvl_derive_des
     return KVL_OK;
 }
 
+// Whether a layer of statistics turns as the calibration says.  saves: it must say so.
+KVL__FN kvl_status kvl__check_turns_of(const kvl_calibration* cal, const kvl__layer_statistics* l,
+                                       int layer, int saves)
+{
+    char name[64];
+    snprintf(name, sizeof name, "layer.%d.rope", layer);
+    const kvl__tensor* one = kvl__calibration_find(cal, name, KVL__TENSOR_F64);
+    if (!one && !l->turns) return KVL_OK;
+    int same = one && l->turns ? one->rank == 1 && one->shape[0] == 1 + l->dk / 2 : !saves;
+    for (int i = 0; same && one && l->turns && i < 1 + l->dk / 2; ++i)
+        same = fabs(((const double*)one->data)[i] - l->turns[i]) <= 1e-5 * fabs(l->turns[i]);
+    KVL__REQUIRE(cal->ctx, same, KVL_BAD_ARGUMENT, "%s: layer %d: calibrated with another RoPE "
+                 "setting than that of the statistics", cal->name, layer);
+    return KVL_OK;
+}
+
+// Whether statistics are of the layers that the calibration is of.
+KVL__FN kvl_status kvl__check_layers_of(const kvl_calibration* cal, const kvl_statistics* stats,
+                                        int saves)
+{
+    const kvl__tensor* layers = kvl__calibration_find(cal, "layers", KVL__TENSOR_F64);
+    const double* shape = (const double*)layers->data;
+    KVL__REQUIRE(cal->ctx, layers->shape[0] == stats->num_layers, KVL_BAD_ARGUMENT,
+                 "%s: calibrated for a model of %lld layers: the statistics have %d", cal->name,
+                 (long long)layers->shape[0], stats->num_layers);
+    for (int i = 0; i < stats->num_layers; ++i, shape += KVL__NUM_SHAPES) {
+        double has[KVL__NUM_SHAPES];
+        kvl__shapes_of_layer(&stats->layers[i], has);
+        if (has[KVL__SHAPE_KV_HEADS] == 0.0 && shape[KVL__SHAPE_KV_HEADS] == 0.0) continue;
+        // Heads first: a layer without them has no other number.
+        for (int j = 0; j < KVL__NUM_SHAPES; ++j) {
+            const int at = j < 2 ? 1 - j : j;
+            KVL__REQUIRE(cal->ctx, fabs(shape[at] - has[at]) <= 1e-6 * has[at], KVL_BAD_ARGUMENT,
+                         "%s: layer %d: calibrated with %s = %.7g: the statistics have %.7g",
+                         cal->name, i, kvl__shape_names[at], shape[at], has[at]);
+        }
+        KVL__TRY(kvl__check_turns_of(cal, &stats->layers[i], i, saves));
+    }
+    return KVL_OK;
+}
+
+KVL__FN kvl_status kvl__check_derivations(kvl_context* ctx, const kvl_derive_desc* desc)
+{
+    KVL__REQUIRE(ctx, desc->num_derivations >= 0 && (desc->derivations || !desc->num_derivations),
+                 KVL_BAD_ARGUMENT, "num_derivations = %d: must not be negative, and 0 with "
+                 "derivations = NULL", desc->num_derivations);
+    for (int i = 0; i < desc->num_derivations; ++i)
+        KVL__REQUIRE(ctx, desc->derivations[i].table && desc->derivations[i].derive,
+                     KVL_BAD_ARGUMENT, "derivations[%d].table or derive = NULL: must be given", i);
+    return KVL_OK;
+}
+
 KVL__PUBLIC kvl_status kvl_calibration_derive(kvl_calibration* cal, const kvl_derive_desc* desc)
 {
     if (!cal) return KVL_BAD_ARGUMENT;
@@ -931,12 +1066,11 @@ KVL__PUBLIC kvl_status kvl_calibration_derive(kvl_calibration* cal, const kvl_de
                  "desc, its stats or its cache = NULL: must be given");
     KVL__REQUIRE(ctx, desc->end == 0, KVL_BAD_ARGUMENT,
                  "kvl_derive_desc.end = %u: must be 0: zero the whole desc first", desc->end);
+    KVL__TRY(kvl__check_derivations(ctx, desc));
+    KVL__TRY(kvl__check_layers_of(cal, desc->stats, 0));
     kvl_cache_desc cache = *desc->cache;
     cache.calibration = cal;
-    KVL__TRY(kvl__check_cache_desc(ctx, &cache));
-    KVL__REQUIRE(ctx, cache.num_layers == desc->stats->num_layers, KVL_BAD_ARGUMENT,
-                 "num_layers = %d: the statistics have %d", cache.num_layers,
-                 desc->stats->num_layers);
+    KVL__TRY(kvl__check_cache_desc(ctx, &cache));      // of the calibration's layers as well
     void* list = NULL;
     const size_t num = (size_t)cache.num_layers;
     kvl__config* configs = (kvl__config*)kvl__list_alloc(ctx, &list, num, sizeof *configs);
@@ -974,6 +1108,17 @@ KVL__PUBLIC kvl_status kvl_calibration_create(const kvl_statistics* stats,
     return KVL_OK;
 }
 
+// Whether a file of the calibration can have these statistics.
+KVL__FN kvl_status kvl__check_saved(const kvl_calibration* cal, const kvl_statistics* stats)
+{
+    const char* of = kvl__tensors_text(&cal->tensors, "statistics_of");
+    KVL__REQUIRE(cal->ctx, stats->unrotated == (of[0] != 0), KVL_BAD_ARGUMENT,
+                 "%s: statistics_of = '%.40s': the statistics have unrotated = %d: must be of keys "
+                 "before RoPE, or after it, as those that the calibration was created from",
+                 cal->name, of, stats->unrotated);
+    return kvl__check_layers_of(cal, stats, 1);
+}
+
 KVL__PUBLIC kvl_status kvl_calibration_save(kvl_calibration* cal, const kvl_statistics* stats,
                                             const char* path)
 {
@@ -982,6 +1127,7 @@ KVL__PUBLIC kvl_status kvl_calibration_save(kvl_calibration* cal, const kvl_stat
     KVL__REQUIRE(ctx, path, KVL_BAD_ARGUMENT, "path = NULL: must be given");
     kvl_status status = KVL_OK;
     if (stats) {
+        KVL__TRY(kvl__check_saved(cal, stats));
         kvl__exchange x = { (kvl_statistics*)(void*)(uintptr_t)stats, &cal->tensors, NULL, 0 };
         status = kvl__exchange_layers(&x);             // writes: reads stats alone
     }
@@ -991,9 +1137,7 @@ KVL__PUBLIC kvl_status kvl_calibration_save(kvl_calibration* cal, const kvl_stat
         status = kvl__tensors_set_text(&cal->tensors, kvl__hash_name(i), i && !stats ? "" : hex);
     }
     if (status == KVL_OK) status = kvl__tensors_write(&cal->tensors, path);
-    for (int i = cal->tensors.num - 1; i >= 0; --i)
-        if (!kvl__is_for_caches(cal->tensors.list[i].name))
-            kvl__tensors_remove(&cal->tensors, cal->tensors.list[i].name);
+    kvl__calibration_drop_statistics(&cal->tensors);
     return status;
 }
 

@@ -5,19 +5,23 @@
 
 #include "kvl_base.h"
 
+// The angle by which pair i of dims / 2 turns at each position.
+KVL__FN double kvl__rope_turn(const kvl_rope* rope, int dims, int i)
+{
+    const double base = rope->base > 0.0 ? rope->base : 10000.0;
+    const double scale = rope->scale > 0.0 ? rope->scale : 1.0;
+    const double factor = rope->factors ? (double)rope->factors[i] : 1.0;
+    return scale * pow(base, -2.0 * i / dims) / factor;
+}
+
 // turns[0] is 1 for pairs (i, i + dims / 2), 0 for (2i, 2i + 1); turns[1 + i] is the angle by which
 // pair i turns at each position, 0 for channels that do not turn.
 KVL__FN void kvl__rope_turns(const kvl_rope* rope, int head_dim, double* turns)
 {
     const int dims = rope->dims ? rope->dims : head_dim;
-    const double base = rope->base > 0.0 ? rope->base : 10000.0;
-    const double scale = rope->scale > 0.0 ? rope->scale : 1.0;
     memset(turns, 0, (size_t)(1 + head_dim / 2) * sizeof *turns);
     turns[0] = rope->split_halves ? 1.0 : 0.0;
-    for (int i = 0; i < dims / 2; ++i) {
-        const double factor = rope->factors ? (double)rope->factors[i] : 1.0;
-        turns[1 + i] = scale * pow(base, -2.0 * i / dims) / factor;
-    }
+    for (int i = 0; i < dims / 2; ++i) turns[1 + i] = kvl__rope_turn(rope, dims, i);
 }
 
 // The channels of pair i, as turns counts them, of `dims` channels that turn.
@@ -73,6 +77,12 @@ KVL__FN kvl_status kvl__check_rope(kvl_context* ctx, int layer, const kvl_rope* 
         KVL__REQUIRE(ctx, kvl__is_finite(rope->factors[i]) && rope->factors[i] > 0.0f,
                      KVL_BAD_ARGUMENT, "layer %d: rope.factors[%d] = %g: must be finite and above "
                      "0", layer, i, (double)rope->factors[i]);
+    for (int i = 0; i < dims / 2; ++i) {
+        const double turn = kvl__rope_turn(rope, dims, i);
+        KVL__REQUIRE(ctx, turn <= DBL_MAX, KVL_BAD_ARGUMENT, "layer %d: rope.base = %g, rope.scale "
+                     "= %g: pair %d turns by %g a position: must be finite", layer, rope->base,
+                     rope->scale, i, turn);
+    }
     return KVL_OK;
 }
 

@@ -40,7 +40,9 @@ enum {
     KVL__QUERY_TILE = 24,              // rows, a multiple of KVL__TILE_ROWS
     KVL__MOMENT_ROWS = 64,             // rows that are turned into doubles at a time
     KVL__MOMENT_COLS = 32,             // columns of a moment that one task computes
-    KVL__MAX_DIM = 256
+    KVL__MAX_DIM = 256,
+    KVL__USUAL_QUERIES = 64, KVL__USUAL_RUNS = 8,      // samples of a KV head
+    KVL__MOST_QUERIES = 4096, KVL__MOST_RUNS = 1024
 };
 
 typedef enum kvl__moment {
@@ -198,19 +200,16 @@ KVL__FN kvl_status kvl__layer_statistics_create(kvl_statistics* s, int layer,
 {
     kvl_context* ctx = s->ctx;
     kvl__layer_statistics* l = &s->layers[layer];
+    kvl__parse p;
     if (desc->num_kv_heads == 0) return KVL_OK;
-    KVL__REQUIRE(ctx, desc->num_kv_heads > 0 && desc->num_q_heads >= desc->num_kv_heads &&
-                 desc->num_q_heads % desc->num_kv_heads == 0, KVL_BAD_ARGUMENT,
-                 "layer %d: num_q_heads = %d: must be a multiple of num_kv_heads = %d", layer,
-                 desc->num_q_heads, desc->num_kv_heads);
+    memset(&p, 0, sizeof p);
+    p.ctx = ctx;
+    snprintf(p.where, sizeof p.where, "layer %d: ", layer);
+    KVL__TRY(kvl__check_layer(&p, desc));
     l->dk = desc->head_dim;
     l->dv = desc->head_dim_v ? desc->head_dim_v : desc->head_dim;
-    for (int i = 0; i < 2; ++i) {
-        const int dim = i ? l->dv : l->dk;
-        KVL__REQUIRE(ctx, dim >= 32 && dim <= KVL__MAX_DIM && dim % 16 == 0, KVL_BAD_ARGUMENT,
-                     "layer %d: %s = %d: must be 32 to 256 in steps of 16", layer,
-                     i ? "head_dim_v" : "head_dim", dim);
-    }
+    KVL__TRY(kvl__check_head_dim(&p, "head_dim", l->dk, KVL__MAX_DIM));
+    KVL__TRY(kvl__check_head_dim(&p, "head_dim_v", l->dv, KVL__MAX_DIM));
     l->num_q_heads = desc->num_q_heads;
     l->window_len = desc->window_len;
     l->soft_cap = desc->soft_cap;
@@ -239,8 +238,8 @@ KVL__FN kvl_status kvl__statistics_build(kvl_statistics* s, const kvl_statistics
 {
     s->seed = desc->seed;
     s->unrotated = desc->unrotated;
-    s->max_queries = desc->num_queries ? desc->num_queries : 64;
-    s->max_runs = desc->num_key_runs ? desc->num_key_runs : 8;
+    s->max_queries = desc->num_queries ? desc->num_queries : (int)KVL__USUAL_QUERIES;
+    s->max_runs = desc->num_key_runs ? desc->num_key_runs : (int)KVL__USUAL_RUNS;
     s->layers = (kvl__layer_statistics*)kvl__list_alloc(s->ctx, &s->chunks,
                                                         (size_t)desc->num_layers,
                                                         sizeof *s->layers);
@@ -269,10 +268,10 @@ KVL__PUBLIC kvl_status kvl_statistics_create(kvl_context* ctx, const kvl_statist
     KVL__REQUIRE(ctx, desc->num_layers >= 1 && desc->num_layers <= 4096 && desc->layers,
                  KVL_BAD_ARGUMENT, "num_layers = %d: must be 1 to 4096, with layers",
                  desc->num_layers);
-    KVL__REQUIRE(ctx, desc->num_queries >= 0 && desc->num_queries <= 4096 &&
-                 desc->num_key_runs >= 0 && desc->num_key_runs <= 1024, KVL_BAD_ARGUMENT,
-                 "num_queries = %d, num_key_runs = %d: must be 0 to 4096 and 0 to 1024",
-                 desc->num_queries, desc->num_key_runs);
+    KVL__REQUIRE(ctx, desc->num_queries >= 0 && desc->num_queries <= KVL__MOST_QUERIES &&
+                 desc->num_key_runs >= 0 && desc->num_key_runs <= KVL__MOST_RUNS, KVL_BAD_ARGUMENT,
+                 "num_queries = %d, num_key_runs = %d: must be 0 to %d and 0 to %d",
+                 desc->num_queries, desc->num_key_runs, KVL__MOST_QUERIES, KVL__MOST_RUNS);
     KVL__REQUIRE(ctx, desc->unrotated == 0 || desc->unrotated == 1, KVL_BAD_ARGUMENT,
                  "unrotated = %d: must be 0 or 1", desc->unrotated);
     kvl_statistics* s = (kvl_statistics*)kvl__alloc_zeroed(ctx, sizeof *s);
@@ -1011,6 +1010,11 @@ KVL__FN kvl_status kvl__check_statistics_rows(kvl_statistics* s, const kvl_stati
                  "layer = %d: must be 0 to %d", rows->layer, s->num_layers - 1);
     kvl__layer_statistics* l = &s->layers[rows->layer];
     KVL__REQUIRE(ctx, l->num_kv_heads, KVL_BAD_ARGUMENT, "layer %d has no KV heads", rows->layer);
+    // Files have what the output matrix made of earlier rows, and not the matrix.
+    KVL__REQUIRE(ctx, !l->has_output || l->factor, KVL_BAD_ARGUMENT,
+                 "layer %d: query_output_outer: the statistics were loaded, and rows need the "
+                 "output matrix for it: add them to statistics of their own, with "
+                 "kvl_statistics_set_output, and merge those", rows->layer);
     KVL__REQUIRE(ctx, rows->num_rows >= 1 && rows->num_rows <= rows->num_keys &&
                  rows->num_keys <= 1 << 24, KVL_BAD_ARGUMENT, "num_rows = %lld, num_keys = %lld: "
                  "must be at least 1 and at most num_keys, which is at most %d",

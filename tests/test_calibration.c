@@ -5,6 +5,7 @@
 #include "test_support.h"
 
 #include <float.h>
+#include <limits.h>
 #include <unistd.h>
 
 #ifndef KVLOOM_TEST_ROOT
@@ -352,6 +353,42 @@ Test(statistics, bad_input_is_refused_by_name)
     free_inputs(&in);
 }
 
+// Breaks when statistics are taken of a layer that no cache can have, or a number out of its range
+// becomes the default.
+Test(statistics, a_layer_that_no_cache_has_is_refused)
+{
+    static const kvl_rope fast = { .base = 1e-300, .scale = 1e300 };
+    static const struct { kvl_layer_desc layer; const char* words; } bad[] = {
+        { { 4, 2, 64, .window_len = -1 }, "layer 0: window_len = -1: must not be negative" },
+        { { 4, 2, 64, .soft_cap = -1.0f }, "layer 0: soft_cap = -1: must be finite" },
+        { { 4, 2, 64, .soft_cap = NAN }, "layer 0: soft_cap = nan: must be finite" },
+        { { 4, 2, 64, .soft_cap = INFINITY }, "layer 0: soft_cap = inf: must be finite" },
+        { { 4, 2, 64, .softmax_scale = -1.0f }, "layer 0: softmax_scale = -1: must be finite" },
+        { { 4, 2, 64, .softmax_scale = NAN }, "layer 0: softmax_scale = nan: must be finite" },
+        { { 2048, 2048, 64, .spec = NULL }, "layer 0: num_kv_heads = 2048: must be 1 to 1024" },
+        { { 4, -2, 64, .spec = NULL }, "layer 0: num_kv_heads = -2: must be 1 to 1024" },
+        { { 34, 2, 64, .spec = NULL }, "layer 0: num_q_heads = 34: must be 1 to 16 times" },
+        { { 5, 2, 64, .spec = NULL }, "layer 0: num_q_heads = 5: must be 1 to 16 times" },
+        { { 4, 2, 272, .spec = NULL }, "layer 0: head_dim = 272: must be 32 to 256" },
+        { { 4, 2, 576, 64, .values_in_keys = 1 }, "layer 0: head_dim = 576: must be 32 to 256" },
+        { { 4, 2, 64, 24, .spec = NULL }, "layer 0: head_dim_v = 24: must be 32 to 256" },
+        { { 4, 2, 64, .rope = &fast }, "layer 0: rope.base = 1e-300, rope.scale = 1e+300: pair 1 "
+          "turns by inf a position" },
+    };
+    const test_target target = { "host", KVL_TARGET_AUTO, NULL };
+    kvl_context* ctx = test_context(&target, 1);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        const kvl_statistics_desc desc = { .num_layers = 1, .layers = &bad[i].layer };
+        kvl_statistics* s = NULL;
+        cr_expect_eq((int)kvl_statistics_create(ctx, &desc, &s), (int)KVL_BAD_ARGUMENT, "%s",
+                     bad[i].words);
+        cr_expect(s == NULL && strstr(kvl_context_message(ctx), bad[i].words), "'%s', not '%s'",
+                  kvl_context_message(ctx), bad[i].words);
+        kvl_statistics_free(s);
+    }
+    kvl_context_destroy(ctx);
+}
+
 // CALIBRATIONS
 
 // A file of this process: tests run beside each other.
@@ -453,6 +490,113 @@ Test(calibration, survives_a_file)
     kvl_calibration_free(cal);
     test_ok(c.ctx, kvl_calibration_save(c.cal, NULL, scratch), "save without statistics");
     expect_status(&c, kvl_statistics_load(c.ctx, scratch, &stats), KVL_FILE, "no statistics");
+    close_calibrated(&c);
+    free_inputs(&in);
+    remove(scratch);
+}
+
+// Breaks when a layer that statistics and caches take makes a file that no one can read.
+Test(calibration, of_any_layer_survives_a_file)
+{
+    calibrated c;
+    open_calibrated(&c, NULL);
+    inputs in = make_inputs();
+    kvl_layer_desc layer = shape_of(INT_MAX, 1e20f, &rope_pairs);
+    kvl_calibration *cal = NULL, *loaded = NULL;
+    kvl_statistics* stats = NULL;
+    layer.softmax_scale = 1e9f;
+    kvl_statistics* s = create(c.ctx, &layer, 8);
+    add(c.ctx, s, &in, 0, ROWS);
+    test_ok(c.ctx, kvl_calibration_create(s, NULL, &cal), "create");
+    test_ok(c.ctx, kvl_calibration_save(cal, s, scratch), "save");
+    test_ok(c.ctx, kvl_calibration_load(c.ctx, scratch, &loaded), "load");
+    test_ok(c.ctx, kvl_statistics_load(c.ctx, scratch, &stats), "statistics");
+    expect_equal(stats, s, "a file");
+    test_ok(c.ctx, kvl_statistics_merge(stats, s), "of the same window, cap and scale");
+    kvl_statistics_free(stats);
+    kvl_statistics_free(s);
+    kvl_calibration_free(loaded);
+    kvl_calibration_free(cal);
+    close_calibrated(&c);
+    free_inputs(&in);
+    remove(scratch);
+}
+
+static unsigned char* read_file(const char* path, size_t* bytes)
+{
+    FILE* file = fopen(path, "rb");
+    cr_assert_not_null(file, "%s", path);
+    fseek(file, 0, SEEK_END);
+    *bytes = (size_t)ftell(file);
+    rewind(file);
+    unsigned char* data = test_alloc(*bytes, 1);
+    cr_assert_eq(fread(data, 1, *bytes, file), *bytes);
+    fclose(file);
+    return data;
+}
+
+// Breaks when a calibration that was loaded cannot be saved, or only at the second time, or another
+// time otherwise: its statistics are not part of it.
+Test(calibration, that_was_loaded_can_be_saved)
+{
+    calibrated c;
+    kvl_calibration* cal = NULL;
+    kvl_statistics* stats = NULL;
+    char copies[2][600];
+    unsigned char* data[2];
+    size_t bytes[2];
+    open_calibrated(&c, NULL);
+    test_ok(c.ctx, kvl_calibration_save(c.cal, c.stats, scratch), "save");
+    test_ok(c.ctx, kvl_calibration_load(c.ctx, scratch, &cal), "load");
+    test_ok(c.ctx, kvl_calibration_set_text(cal, "note", "another"), "set_text");
+    for (int i = 0; i < 2; i++) {
+        snprintf(copies[i], sizeof copies[i], "%s-%d", scratch, i);
+        test_ok(c.ctx, kvl_calibration_save(cal, NULL, copies[i]), copies[i]);
+        data[i] = read_file(copies[i], &bytes[i]);
+    }
+    cr_expect(bytes[0] == bytes[1] && memcmp(data[0], data[1], bytes[0]) == 0);
+    expect_status(&c, kvl_statistics_load(c.ctx, copies[0], &stats), KVL_FILE, "no statistics");
+    test_ok(c.ctx, kvl_statistics_load(c.ctx, scratch, &stats), "the first file is as it was");
+    test_ok(c.ctx, kvl_calibration_save(cal, stats, copies[0]), "save with statistics again");
+    kvl_statistics_free(stats);
+    test_ok(c.ctx, kvl_statistics_load(c.ctx, copies[0], &stats), "statistics");
+    expect_equal(stats, c.stats, "two files");
+    for (int i = 0; i < 2; i++) {
+        free(data[i]);
+        remove(copies[i]);
+    }
+    kvl_statistics_free(stats);
+    kvl_calibration_free(cal);
+    close_calibrated(&c);
+    remove(scratch);
+}
+
+// Breaks when rows that are added to statistics of a file do not count in each of them: what an
+// output matrix makes of rows needs the matrix, which files have not.
+Test(calibration, rows_after_a_file_count_in_all_or_are_refused)
+{
+    calibrated c;
+    inputs in = make_inputs();
+    kvl_calibration* cal = NULL;
+    kvl_statistics *loaded = NULL, *same = NULL;
+    open_calibrated(&c, NULL);
+    test_ok(c.ctx, kvl_calibration_save(c.cal, c.stats, scratch), "save");
+    test_ok(c.ctx, kvl_statistics_load(c.ctx, scratch, &loaded), "load");
+    const kvl_statistics_rows r = rows_of(&in, 0, ROWS);
+    expect_refused(&c, kvl_statistics_add(loaded, &r), "layer 0: query_output_outer: ");
+    expect_equal(loaded, c.stats, "after a refused call");
+    kvl_statistics_free(loaded);
+    kvl_statistics* plain = create(c.ctx, &c.layer, 8);
+    add(c.ctx, plain, &in, 0, 90);
+    test_ok(c.ctx, kvl_calibration_create(plain, NULL, &cal), "without an output matrix");
+    test_ok(c.ctx, kvl_calibration_save(cal, plain, scratch), "save");
+    test_ok(c.ctx, kvl_statistics_load(c.ctx, scratch, &same), "load");
+    add(c.ctx, same, &in, 90, ROWS);
+    add(c.ctx, plain, &in, 90, ROWS);
+    expect_equal(same, plain, "a file in between");
+    kvl_statistics_free(same);
+    kvl_statistics_free(plain);
+    kvl_calibration_free(cal);
     close_calibrated(&c);
     free_inputs(&in);
     remove(scratch);
@@ -645,6 +789,153 @@ Test(calibration, takes_derivations_of_the_caller)
     close_calibrated(&c);
 }
 
+// STATISTICS OF OTHER LAYERS
+
+enum { PAIR = 2 };                     // layers of the next tests
+
+static kvl_statistics* pair_statistics(kvl_context* ctx, const kvl_layer_desc* layers, int num,
+                                       int unrotated)
+{
+    kvl_statistics* s = NULL;
+    const kvl_statistics_desc desc = { .num_layers = num, .layers = layers,
+                                       .unrotated = unrotated };
+    float* rows = oracle_rows(5, 4 * 4 * 64, 1.0f, 0.0f);
+    test_ok(ctx, kvl_statistics_create(ctx, &desc, &s), "kvl_statistics_create");
+    for (int layer = 0; layer < num; layer++) {
+        kvl_statistics_rows r = { .layer = layer, .num_keys = 4, .num_rows = 4 };
+        r.k.data = r.v.data = r.q.data = rows;
+        if (layers[layer].num_kv_heads > 0) {
+            test_ok(ctx, kvl_statistics_add(s, &r), "kvl_statistics_add");
+        }
+    }
+    free(rows);
+    return s;
+}
+
+static void expect_others(const calibrated* c, const kvl_layer_desc* layers, int num,
+                          const char* derived, const char* saved)
+{
+    kvl_statistics* other = pair_statistics(c->ctx, layers, num, 0);
+    const kvl_derive_desc d = { .stats = other, .cache = &c->cache };
+    if (derived != NULL) { expect_refused(c, kvl_calibration_derive(c->cal, &d), derived); }
+    expect_refused(c, kvl_calibration_save(c->cal, other, scratch), saved);
+    cr_expect(access(scratch, F_OK) != 0, "%s: a file was written", saved);
+    cr_expect_null(kvl_calibration_table(c->cal, 0, 0, "mean", NULL));
+    kvl_statistics_free(other);
+}
+
+// Breaks when tables are made from, or saved beside, statistics of other heads, dimensions, scales
+// or turns than the calibration's, which are then read beyond their end.
+Test(calibration, statistics_of_other_layers_are_refused_by_name)
+{
+    static const kvl_rope halves = { .dims = 24, .base = 1000.0, .split_halves = 1 };
+    const test_target target = { "reference", KVL_TARGET_REFERENCE, NULL };
+    calibrated c = { .ctx = test_context(&target, 1) };
+    const kvl_layer_desc one = { 4, 4, 64, .rope = &rope_pairs, .spec = "rtn:g16,shift=mean" };
+    const kvl_layer_desc layers[PAIR] = { one, one };
+    c.cache = (kvl_cache_desc){ .num_layers = PAIR, .layers = layers };
+    c.stats = pair_statistics(c.ctx, layers, PAIR, 0);
+    test_ok(c.ctx, kvl_calibration_create(c.stats, NULL, &c.cal), "create");
+    kvl_layer_desc other[PAIR] = { one, one };
+    other[1].num_kv_heads = 2;
+    const char* words = "layer 1: calibrated with num_kv_heads = 4: the statistics have 2";
+    expect_others(&c, other, PAIR, words, words);
+    other[1] = one;
+    other[1].head_dim = 32;
+    words = "layer 1: calibrated with head_dim = 64: the statistics have 32";
+    expect_others(&c, other, PAIR, words, words);
+    other[1] = (kvl_layer_desc){ .num_kv_heads = 0 };
+    words = "layer 1: calibrated with num_kv_heads = 4: the statistics have 0";
+    expect_others(&c, other, PAIR, words, words);
+    other[1] = one;
+    other[1].head_dim_v = 32;
+    words = "layer 1: calibrated with head_dim_v = 64: the statistics have 32";
+    expect_others(&c, other, PAIR, words, words);
+    other[1] = one;
+    other[1].softmax_scale = 0.5f;
+    words = "layer 1: calibrated with softmax_scale = 0.125: the statistics have 0.5";
+    expect_others(&c, other, PAIR, words, words);
+    other[1] = one;
+    other[1].window_len = 9;
+    words = "layer 1: calibrated with window_len = 0: the statistics have 9";
+    expect_others(&c, other, PAIR, words, words);
+    other[1] = one;
+    other[1].rope = &halves;
+    words = "layer 1: calibrated with another RoPE setting than that of the statistics";
+    expect_others(&c, other, PAIR, words, words);
+    other[1].rope = NULL;
+    expect_others(&c, other, PAIR, NULL, words);
+    words = "calibrated for a model of 2 layers: the statistics have 1";
+    expect_others(&c, other, 1, words, words);
+    test_ok(c.ctx, kvl_calibration_save(c.cal, c.stats, scratch), "its own");
+    close_calibrated(&c);
+    remove(scratch);
+}
+
+// Breaks when statistics of keys before RoPE are saved in a file that says that they are of keys
+// after it, or the other way round.
+Test(calibration, statistics_of_the_other_kind_are_not_saved)
+{
+    const test_target target = { "reference", KVL_TARGET_REFERENCE, NULL };
+    const kvl_layer_desc layer = { 4, 4, 64, .rope = &rope_pairs };
+    kvl_context* ctx = test_context(&target, 1);
+    kvl_statistics* stats[2];
+    for (int i = 0; i < 2; i++) { stats[i] = pair_statistics(ctx, &layer, 1, i); }
+    for (int i = 0; i < 2; i++) {
+        calibrated c = { .ctx = ctx };
+        test_ok(ctx, kvl_calibration_create(stats[i], NULL, &c.cal), "create");
+        expect_refused(&c, kvl_calibration_save(c.cal, stats[!i], scratch), i
+                       ? "statistics_of = 'keys before RoPE': the statistics have unrotated = 0"
+                       : "statistics_of = '': the statistics have unrotated = 1");
+        expect_refused(&c, kvl_calibration_set_text(c.cal, "statistics_of", i ? "" : "keys"),
+                       "is the library's");
+        test_ok(ctx, kvl_calibration_save(c.cal, stats[i], scratch), "its own");
+        kvl_calibration_free(c.cal);
+    }
+    for (int i = 0; i < 2; i++) { kvl_statistics_free(stats[i]); }
+    kvl_context_destroy(ctx);
+    remove(scratch);
+}
+
+// Breaks when a list of derivations that is not there is read.
+Test(calibration, bad_derivations_are_refused_by_name)
+{
+    calibrated c;
+    open_calibrated(&c, NULL);
+    kvl_derivation own = { "shift", "mean", NULL, double_mean, NULL };
+    kvl_derive_desc d = { .stats = c.stats, .cache = &c.cache, .num_derivations = 1 };
+    c.cache.model_identity = NULL;
+    expect_refused(&c, kvl_calibration_derive(c.cal, &d), "num_derivations = 1: ");
+    d.derivations = &own;
+    expect_refused(&c, kvl_calibration_derive(c.cal, &d), "derivations[0].table or derive = NULL");
+    own.table = "mean";
+    own.derive = NULL;
+    expect_refused(&c, kvl_calibration_derive(c.cal, &d), "derivations[0].table or derive = NULL");
+    d.num_derivations = -1;
+    expect_refused(&c, kvl_calibration_derive(c.cal, &d), "num_derivations = -1: ");
+    close_calibrated(&c);
+}
+
+// Breaks when values that are in the keys get tables of their own, which nothing reads: those of
+// head_dim channels, read from statistics of head_dim_v.
+Test(calibration, values_in_keys_need_no_tables)
+{
+    const test_target target = { "reference", KVL_TARGET_REFERENCE, NULL };
+    const kvl_layer_desc layer = { 4, 4, 64, 32, .values_in_keys = 1,
+                                   .spec = "rtn:g16,k.shift=mean" };
+    calibrated c = { .ctx = test_context(&target, 1) };
+    kvl_cache* cache = NULL;
+    c.cache = (kvl_cache_desc){ .num_layers = 1, .layers = &layer };
+    c.stats = pair_statistics(c.ctx, &layer, 1, 0);
+    test_ok(c.ctx, kvl_calibration_create(c.stats, &c.cache, &c.cal), "create");
+    cr_expect_not_null(kvl_calibration_table(c.cal, 0, 0, "mean", NULL));
+    cr_expect_null(kvl_calibration_table(c.cal, 0, 1, "mean", NULL));
+    c.cache.calibration = c.cal;
+    test_ok(c.ctx, kvl_cache_create(c.ctx, &c.cache, &cache), "kvl_cache_create");
+    kvl_cache_free(cache);
+    close_calibrated(&c);
+}
+
 // FILES THAT ARE WRONG
 
 static void write_file(const void* data, size_t bytes)
@@ -730,17 +1021,64 @@ Test(calibration, wrong_headers_are_refused)
     remove(scratch);
 }
 
-static unsigned char* read_scratch(size_t* bytes)
+typedef struct small_file {
+    double      layer[7];
+    const char* more;                  // entries of the header
+    size_t      more_bytes;
+    const char* message;
+} small_file;
+
+static const small_file small_files[] = {
+    { { 16777216, 16777216, 256, 0, 1 }, "", 0, "layers[0][0] = 1.67772e+07: must be" },
+    { { 16384, 1024, 256, 256, 1 }, "", 0, "'layer.0.stat.key_outer' is missing" },
+    { { 16384, 1024, 256, 256, 1 },
+      ",\"layer.0.stat.key_outer\":{\"dtype\":\"F64\",\"shape\":[1024,0,256],"
+      "\"data_offsets\":[56,56]}", 0, "'layer.0.stat.key_outer' has another shape" },
+    { { 4, 2, 32, 32, 1 },
+      ",\"layer.0.stat.key_outer\":{\"dtype\":\"F32\",\"shape\":[2,32,32],"
+      "\"data_offsets\":[56,8248]}", 8192, "'layer.0.stat.key_outer' is missing, or of another" },
+    { { 4, 2.5, 32, 32, 1 }, "", 0, "layers[0][1] = 2.5: must be whole" },
+    { { 4, 2, 32, 32, 1, 0, 2147483648.0 }, "", 0, "layers[0][6] = 2.14748e+09: must be" },
+    { { 4, 2, 32, 32, -1 }, "", 0, "layers[0][4] = -1: must be" },
+    { { 4, 2, 32, 32, 1, 1e39 }, "", 0, "layers[0][5] = 1e+39: must be" },
+    { { 5, 2, 32, 32, 1 }, "", 0, "'layer.0.stat.key_outer' is missing" },
+    { { 4, 2, 24, 32, 1 },
+      ",\"layer.0.stat.key_outer\":{\"dtype\":\"F64\",\"shape\":[2,24,24],"
+      "\"data_offsets\":[56,9272]}", 9216, "damaged: layer 0: head_dim = 24: must be" },
+};
+
+// Breaks when a small file makes statistics of a large model, or a layer that no model has.
+Test(calibration, a_small_file_takes_little_memory)
 {
-    FILE* file = fopen(scratch, "rb");
-    cr_assert_not_null(file);
-    fseek(file, 0, SEEK_END);
-    *bytes = (size_t)ftell(file);
-    rewind(file);
-    unsigned char* data = test_alloc(*bytes, 1);
-    cr_assert_eq(fread(data, 1, *bytes, file), *bytes);
-    fclose(file);
-    return data;
+    test_memory memory;
+    calibrated c = { .ctx = NULL };
+    kvl_statistics* stats = NULL;
+    test_memory_init(&memory);
+    kvl_context_desc desc = { .target = KVL_TARGET_REFERENCE, .num_threads = 1, .cache_dir = "" };
+    desc.allocator = test_memory_allocator(&memory);
+    cr_assert_eq((int)kvl_context_create(&desc, &c.ctx), (int)KVL_OK);
+    for (size_t i = 0; i < sizeof small_files / sizeof small_files[0]; i++) {
+        const small_file* f = &small_files[i];
+        unsigned char bytes[16384] = { 0 };
+        char header[1024];
+        const int n = snprintf(header, sizeof header, "{\"__metadata__\":{\"format\":\"kvloom "
+                               "calibration 1\"},\"layers\":{\"dtype\":\"F64\",\"shape\":"
+                               "[1,7],\"data_offsets\":[0,56]}%s}", f->more);
+        bytes[0] = (unsigned char)(n & 255);
+        bytes[1] = (unsigned char)(n >> 8);
+        memcpy(bytes + 8, header, (size_t)n);
+        memcpy(bytes + 8 + n, f->layer, sizeof f->layer);
+        write_file(bytes, 8 + (size_t)n + sizeof f->layer + f->more_bytes);
+        memory.peak = memory.live;
+        const uint64_t before = memory.live;
+        expect_status(&c, kvl_statistics_load(c.ctx, scratch, &stats), KVL_FILE, f->message);
+        cr_expect_null(stats);
+        cr_expect(memory.peak - before <= 65536, "case %zu: %llu bytes", i,
+                  (unsigned long long)(memory.peak - before));
+        cr_expect_eq(memory.live, before);
+    }
+    kvl_context_destroy(c.ctx);
+    remove(scratch);
 }
 
 // Breaks when a file that is cut anywhere, or has a flipped bit, is read beyond its end, crashes,
@@ -753,7 +1091,7 @@ Test(calibration, damaged_files_are_refused)
     kvl_statistics* stats = NULL;
     open_calibrated(&c, NULL);
     test_ok(c.ctx, kvl_calibration_save(c.cal, c.stats, scratch), "save");
-    unsigned char* data = read_scratch(&bytes);
+    unsigned char* data = read_file(scratch, &bytes);
     const size_t header = 8 + data[0] + 256u * data[1];
     for (size_t cut = 0; cut < bytes; cut += cut < header + 16 ? 1 : 4097) {
         write_file(data, cut);
@@ -778,6 +1116,59 @@ Test(calibration, damaged_files_are_refused)
         data[at] ^= 4;
     }
     free(data);
+    close_calibrated(&c);
+    remove(scratch);
+}
+
+// Sets a number of an array in the scratch file, and takes its hashes away.
+static void spoil(const char* name, size_t at, double number)
+{
+    size_t bytes = 0;
+    char entry[96];
+    unsigned char* data = read_file(scratch, &bytes);
+    const size_t header = 8 + data[0] + 256u * data[1];
+    char* text = (char*)test_alloc(header + 1, 1);
+    memcpy(text, data + 8, header - 8);
+    for (char* hash = text; (hash = strstr(hash, "\"hash_")) != NULL; hash++) {
+        data[8 + (hash - text) + 1] = 'x';
+    }
+    snprintf(entry, sizeof entry, "\"layer.0.stat.%s\":{\"dtype\":\"F", name);
+    const char* found = strstr(text, entry);
+    cr_assert_not_null(found, "%s", name);
+    const bool is_double = found[strlen(entry)] == '6';
+    const long begin = strtol(strstr(found, "data_offsets\":[") + 15, NULL, 10);
+    const float small = (float)number;
+    if (is_double) { memcpy(data + header + begin + at * sizeof number, &number, sizeof number); }
+    else { memcpy(data + header + begin + at * sizeof small, &small, sizeof small); }
+    write_file(data, bytes);
+    free(text);
+    free(data);
+}
+
+// Breaks when numbers that no rows add up to are taken, and then put in an order or converted: a
+// file without hashes may have any.
+Test(calibration, numbers_of_no_rows_are_refused)
+{
+    static const struct { const char* name; double number; const char* words; } bad[] = {
+        { "rows", NAN, "'layer.0.stat.rows', number 0, is " },
+        { "key_sum", INFINITY, "'layer.0.stat.key_sum', number 0, is inf: must be finite" },
+        { "key_outer", NAN, "'layer.0.stat.key_outer', number 0, is " },
+        { "key_sample", NAN, "'layer.0.stat.key_sample', number 0, is " },
+        { "key_sample_first", 1e300, "'layer.0.stat.key_sample_first', number 0, is 1e+300: must" },
+        { "query_sample_priority", NAN, "'layer.0.stat.query_sample_priority', number 0, is " },
+        { "query_seen_outer", INFINITY, NULL },
+    };
+    calibrated c;
+    open_calibrated(&c, NULL);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        kvl_statistics* stats = NULL;
+        test_ok(c.ctx, kvl_calibration_save(c.cal, c.stats, scratch), "save");
+        spoil(bad[i].name, 0, bad[i].number);
+        const kvl_status status = kvl_statistics_load(c.ctx, scratch, &stats);
+        if (bad[i].words != NULL) { expect_status(&c, status, KVL_FILE, bad[i].words); }
+        else { test_ok(c.ctx, status, "what attention gave"); }
+        kvl_statistics_free(stats);
+    }
     close_calibrated(&c);
     remove(scratch);
 }
