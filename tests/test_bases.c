@@ -335,3 +335,40 @@ Test(bases, poor_statistics_are_damped)
         free(in);
     }
 }
+
+// Partners that no channel has.
+static kvl_status lone_partners(const kvl_derive_args* a, float* out)
+{
+    for (int i = 0; i < a->num_kv_heads * 4 * DIM; ++i) out[i] = i / DIM % 4 == 3 ? -5.0f : 0.5f;
+    out[3 * DIM + 1] = 1e9f;
+    return KVL_OK;
+}
+
+// Breaks when a basis reads or writes beside a matrix where a table of the calibration, which may
+// be of a file, says nonsense.
+Test(bases, of_a_mean_without_partners)
+{
+    inputs* in = make_inputs();
+    const kvl_rope rope = { .base = 1000 };
+    kvl_layer_desc layer = test_layer("kivi:k.shift=rotating-mean,k.transform=whiten", 1, 1, DIM,
+                                      DIM);
+    kvl_context* ctx = test_context(&reference, 1);
+    kvl_derivation list[CALIBRATE_MOST_DERIVATIONS + 1];
+    calibrate_learn learn = { .ctx = ctx };
+    kvl_calibration* calibration = NULL;
+    kvl_cache_desc cache = { .num_layers = 1, .layers = &layer };
+    layer.rope = &rope;
+    kvl_statistics* stats = make_statistics(ctx, &layer, in);
+    list[0] = (kvl_derivation){ "shift", NULL, "rotating_mean", lone_partners, NULL };
+    const int num = calibrate_learning_derivations(&learn, list + 1);
+    const kvl_derive_desc derive = { .stats = stats, .cache = &cache, .derivations = list,
+                                     .num_derivations = 1 + num };
+    test_ok(ctx, kvl_calibration_create(stats, NULL, &calibration), "calibration");
+    test_ok(ctx, kvl_calibration_derive(calibration, &derive), layer.spec);
+    cr_expect_not_null(kvl_calibration_table(calibration, 0, 0, "whiten_forward@rotating-mean",
+                                             NULL));
+    kvl_calibration_free(calibration);
+    kvl_statistics_free(stats);
+    kvl_context_destroy(ctx);
+    free(in);
+}
