@@ -33,7 +33,8 @@ enum {
     KVL__CU_OK = 0, KVL__CU_INVALID_VALUE = 1, KVL__CU_OUT_OF_MEMORY = 2,
     KVL__CU_NOT_INITIALIZED = 3, KVL__CU_DEINITIALIZED = 4, KVL__CU_NO_DEVICE = 100,
     KVL__CU_INVALID_DEVICE = 101, KVL__CU_INVALID_IMAGE = 200, KVL__CU_NO_BINARY = 209,
-    KVL__CU_INVALID_PTX = 218, KVL__CU_UNSUPPORTED_PTX = 222, KVL__CU_INVALID_SOURCE = 300,
+    KVL__CU_INVALID_PTX = 218, KVL__CU_NO_PTX_COMPILER = 221, KVL__CU_UNSUPPORTED_PTX = 222,
+    KVL__CU_PTX_COMPILER_OFF = 223, KVL__CU_INVALID_SOURCE = 300,
     KVL__CU_NOT_FOUND = 500, KVL__CU_NOT_READY = 600, KVL__CU_CAPTURE_UNSUPPORTED = 900
 };
 
@@ -239,6 +240,7 @@ struct kvl__gpu {
     kvl__cu_context primary;           // NULL: not retained
     int             takes_ptx;         // it refused a cubin that was made for it
     int             lost;              // an error came that no call on this context survives
+    kvl__cu_function merge_results;    // atomic: of kvl_merge; NULL: not loaded
 };
 
 // True for results after which every further call on the context fails.

@@ -285,14 +285,16 @@ KVL__FN kvl_status kvl__nvrtc_identity(kvl_context* ctx, char* text, size_t size
 // ARCHITECTURE
 
 // Writes "sm_90", or "compute_90" for PTX.  identity NULL: NVRTC is missing, and only what it made
-// before can be found.
+// before can be found.  sm_101 is what CUDA 12 calls Jetson Thor, which is sm_110 from CUDA 13 on:
+// no other device is a later one of it.
 KVL__FN kvl_status kvl__cuda_arch(kvl_context* ctx, const char* identity, char* arch, size_t size)
 {
     const char* at = identity ? strstr(identity, "; sm") : NULL;
     int known = at == NULL, best = 0, oldest = 0, value, length;
     for (at = at ? at + 4 : ""; sscanf(at, " %d%n", &value, &length) == 1; at += length) {
+        const int thor = value == 101 && ctx->sm != 101 && ctx->sm != 110;
         known |= value == ctx->sm;
-        if (value <= ctx->sm && value > best) best = value;
+        if (value <= ctx->sm && value > best && !thor) best = value;
         if (oldest == 0 || value < oldest) oldest = value;
     }
     KVL__REQUIRE(ctx, known || best, KVL_UNSUPPORTED, "sm_%d: this NVRTC knows sm_%d and later",
@@ -392,9 +394,14 @@ KVL__FN kvl_status kvl__nvrtc_compile(kvl_context* ctx, const kvl__compile_job* 
 
 KVL__FN int kvl__cu_is_refusal(int result)
 {
-    return result == KVL__CU_INVALID_IMAGE || result == KVL__CU_NO_BINARY
-        || result == KVL__CU_INVALID_PTX || result == KVL__CU_UNSUPPORTED_PTX
-        || result == KVL__CU_INVALID_SOURCE || result == 221 || result == 225;   // JIT missing, off
+    switch (result) {
+    case KVL__CU_INVALID_IMAGE: case KVL__CU_NO_BINARY: case KVL__CU_INVALID_PTX:
+    case KVL__CU_UNSUPPORTED_PTX: case KVL__CU_INVALID_SOURCE:
+    case KVL__CU_NO_PTX_COMPILER:          // the driver's libnvidia-ptxjitcompiler is not there
+    case KVL__CU_PTX_COMPILER_OFF:         // CUDA_DISABLE_PTX_JIT
+        return 1;
+    default: return 0;
+    }
 }
 
 // KVL_COMPILE: the driver refuses this image, and `fault` [256] says why; other failures have

@@ -349,6 +349,34 @@ Test(nvrtc, architectures)
     cr_assert_eq(num_said, 0, "%s", said);
 }
 
+// What CUDA 12 calls sm_101 is Jetson Thor, sm_110 from CUDA 13 on: PTX for it is for no other.
+Test(nvrtc, an_architecture_under_two_names)
+{
+    static const char identity[] = "NVRTC 12.9, 1 bytes; sm 75 90 100 101 120";
+    static const struct { const char *device, *arch; } cases[] = {
+        { "sm_103", "compute_100" }, { "sm_101", "sm_101" }, { "sm_110", "compute_101" },
+        { "sm_121", "compute_120" }, { "sm_100", "sm_100" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+        kvl_context* ctx = offline(cases[i].device);
+        char arch[16];
+        cr_assert_eq(kvl__cuda_arch(ctx, identity, arch, sizeof arch), KVL_OK);
+        cr_assert_str_eq(arch, cases[i].arch, "%s", cases[i].device);
+        kvl_context_destroy(ctx);
+    }
+}
+
+// By cuda.h: 221 is no compiler of PTX, 222 PTX of a later toolkit, 223 a compiler that is switched
+// off; 225 is about calls that no kernel here makes, and out of memory is not about the image.
+Test(nvrtc, results_that_refuse_an_image)
+{
+    static const int refusals[] = { 200, 209, 218, 221, 222, 223, 300 }, others[] = { 0, 2, 225 };
+    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; ++i)
+        cr_assert(kvl__cu_is_refusal(refusals[i]), "%d", refusals[i]);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; ++i)
+        cr_assert(!kvl__cu_is_refusal(others[i]), "%d", others[i]);
+}
+
 Test(nvrtc, older_than_every_architecture)
 {
     kvl_context* ctx = offline("sm_75");
