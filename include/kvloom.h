@@ -222,9 +222,11 @@
 // Rows k, v, q, o and lse are memory of the device; what kvl_read_codes fills is the host's.  A
 // call does its work on the stream of its desc and returns at once: KVL_OK means that the work is
 // in the stream.  What a cache does is in the order of its calls, whatever their streams; calls
-// without a desc use the stream of the call before.  Rows and queries must be finite, which kernels
-// do not refuse: a row that is not is kept as the nearest finite one, and kvl_cache_check says so.
-// A sequence has at most 2^31 - 1 rows there.
+// without a desc use the stream of the call before, or the default stream after kvl_cache_check.  A
+// stream must not be destroyed before the cache's next call on another stream has returned, or
+// kvl_cache_check, or kvl_cache_free.  Rows and queries must be finite, which kernels do not
+// refuse: a row that is not is kept as the nearest finite one, and kvl_cache_check says so.  A
+// sequence has at most 2^31 - 1 rows there.
 //
 // Graphs.  After kvl_prepare, kvl_append and kvl_attend can be called on a stream that is being
 // captured.  They then only record their kernels, and change no count; nothing else may be called
@@ -1011,8 +1013,8 @@ KVL_API kvl_status kvl_device_alloc(kvl_context* ctx, uint64_t bytes, void** out
 // Frees it after what the default stream has to do.  NULL is allowed.
 KVL_API void kvl_device_free(kvl_context* ctx, void* ptr, uint64_t bytes);
 
-// Copies from the host to the device, or back, in the order of the default stream.  After a write
-// `from` may be changed at once; a read waits for the device.
+// Copies from the host to the device, or back, in the order of the default stream.  Both wait for
+// the device: after a write `from` may be changed at once, page-locked or not.
 KVL_API kvl_status kvl_device_write(kvl_context* ctx, void* to, const void* from, uint64_t bytes);
 KVL_API kvl_status kvl_device_read(kvl_context* ctx, void* to, const void* from, uint64_t bytes);
 

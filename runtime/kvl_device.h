@@ -712,8 +712,9 @@ KVL__PUBLIC kvl_status kvl_cache_check(kvl_cache* cache)
     kvl_context* ctx = cache->ctx;
     kvl__cu_stream stream = cache->device.stream;
     KVL__TRY(kvl__device_download(ctx, stream, &faults, cache->device.faults, sizeof faults));
+    cache->device.stream = NULL;                       // it has nothing left, and may be destroyed
     if (faults == 0) return KVL_OK;
-    KVL__TRY(kvl__device_zero(ctx, stream, cache->device.faults, KVL__FAULTS_BYTES));
+    KVL__TRY(kvl__device_zero(ctx, NULL, cache->device.faults, KVL__FAULTS_BYTES));
     if ((faults & KVL__FAULT_SATURATED) && kvl__first_time(ctx, &ctx->said_saturated))
         kvl__say(ctx, KVL_LOG_WARNING, "a value beyond the range of f16 is kept as 65504 with its "
                  "sign; rows=bf16 in the spec has the range of float");

@@ -42,9 +42,14 @@ KVL__FN void kvl__device_give(kvl_context* ctx, kvl__cu_stream stream, uint64_t 
     const kvl_device_allocator* own = &ctx->device_allocator;
     const kvl__driver* d = &ctx->gpu->driver;
     if (!address || kvl__gpu_enter(ctx) != KVL_OK) return;
-    if (own->free) own->free(address, (size_t)bytes, stream, own->user);
-    else if (kvl__device_has_pools(ctx)) d->mem_free_async(address, stream);
-    else d->mem_free(address);
+    if (own->free) {
+        own->free(address, (size_t)bytes, stream, own->user);
+    } else if (!kvl__device_has_pools(ctx)) {
+        d->mem_free(address);
+    } else if (d->mem_free_async(address, stream) != KVL__CU_OK) {
+        d->ctx_synchronize();          // the stream is gone, and may have left work behind
+        d->mem_free(address);
+    }
     kvl__gpu_leave(ctx);
 }
 
@@ -66,12 +71,27 @@ KVL__FN kvl_status kvl__device_copy(kvl_context* ctx, kvl__cu_stream stream, uin
     return kvl__cu_check(ctx, result, "copying %llu bytes", (unsigned long long)bytes);
 }
 
-// `from` may be changed when this returns.
+// Does not wait: from memory that is not page-locked, as the library's own stack, of which the
+// driver has a copy when this returns.
+KVL__FN kvl_status kvl__device_send(kvl_context* ctx, kvl__cu_stream stream, uint64_t to,
+                                    const void* from, uint64_t bytes)
+{
+    KVL__TRY(kvl__gpu_enter(ctx));
+    const int result = ctx->gpu->driver.copy_to_device_async(to, from, (size_t)bytes, stream);
+    kvl__gpu_leave(ctx);
+    return kvl__cu_check(ctx, result, "copying %llu bytes to the device",
+                         (unsigned long long)bytes);
+}
+
+// From any memory of the host, which may be changed when this returns: waits for the stream, since
+// page-locked memory, which an allocator of the caller's may give, is read as late as the copy is
+// due.
 KVL__FN kvl_status kvl__device_upload(kvl_context* ctx, kvl__cu_stream stream, uint64_t to,
                                       const void* from, uint64_t bytes)
 {
     KVL__TRY(kvl__gpu_enter(ctx));
-    const int result = ctx->gpu->driver.copy_to_device_async(to, from, (size_t)bytes, stream);
+    int result = ctx->gpu->driver.copy_to_device_async(to, from, (size_t)bytes, stream);
+    if (result == KVL__CU_OK) result = ctx->gpu->driver.stream_synchronize(stream);
     kvl__gpu_leave(ctx);
     return kvl__cu_check(ctx, result, "copying %llu bytes to the device",
                          (unsigned long long)bytes);
