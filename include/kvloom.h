@@ -214,6 +214,10 @@
 // rows are then host memory again.  The device's primary context is used, so pointers and streams
 // of the CUDA runtime are valid here; the caller's current context is as before after every call.
 // After an error of a kernel (KVL_DEVICE, "lost") the process cannot use that device any more.
+// Where the driver refuses a launch or a copy (KVL_NO_MEMORY, KVL_DEVICE), nothing has changed and
+// the call may be repeated.  Only a call of so many rows that it takes several launches, or that
+// pass a sliding window at once, may lose a sequence: that one is then refused by name, until it is
+// freed.
 //
 // Kernels are compiled by NVRTC (CUDA 12 or later, at most the driver's major version), which is
 // opened when something has to be compiled: from LD_LIBRARY_PATH, a toolkit (CUDA_PATH, CUDA_HOME,
@@ -239,7 +243,11 @@
 //     a.replay = 1;
 //     for (each token) { kvl_append(cache, &a);  cuGraphLaunch(exec, stream); }
 //
-// A captured query without q_positions is the newest row at each launch.
+// A captured query without q_positions is the newest row at each launch.  A captured attend is
+// divided into parts for as many rows as kvl_prepare was told of; sequences that have more are
+// refused.  After a kvl_prepare of more rows, graphs that were captured before go on serving, up to
+// the new number, in as many parts as before: one that is captured again has more of them.
+// kvl_merge can be captured too, once kvl_prepare or a call of it has loaded its kernel.
 //
 // THE KERNEL CACHE
 //
@@ -633,7 +641,8 @@ typedef struct kvl_append_desc {
 // Appends rows to one layer of a batch of sequences, and encodes every chunk that is complete.
 // - k and v are borrowed until the call returns; on target cuda until the stream has done its work.
 // - errors: KVL_BAD_ARGUMENT (also: a row that is not finite, with sequence, row, head, channel),
-//   KVL_NO_MEMORY; no sequence has changed then.
+//   KVL_NO_MEMORY, KVL_DEVICE; no sequence has changed then (on target cuda see CUDA; there what is
+//   left of a group that kvl_truncate has cut may be in the tail).
 KVL_API kvl_status kvl_append(kvl_cache* cache, const kvl_append_desc* desc);
 
 typedef struct kvl_attend_desc {
@@ -675,7 +684,8 @@ KVL_API kvl_status kvl_attend(kvl_cache* cache, const kvl_attend_desc* desc);
 // - attend has the append's layer, num_seqs and seqs, q_lens equal to num_rows (NULL: one each),
 //   and no q_positions, row_begins or row_ends; the stream is the append's.
 // - o and lse must not overlap k, v and q.
-// - errors: as kvl_append and kvl_attend; no sequence has changed then, o and lse are untouched.
+// - errors: as kvl_append and kvl_attend; no sequence has changed then, o and lse are untouched
+//   unless the device has failed.
 KVL_API kvl_status kvl_append_attend(kvl_cache* cache, const kvl_append_desc* append,
                                      const kvl_attend_desc* attend);
 
@@ -701,7 +711,8 @@ typedef struct kvl_merge_desc {
 // not read, and the other part is copied bit for bit; two empty parts give o = 0, lse = -inf.
 // - all arrays are borrowed until the call returns; on target cuda they are memory of the device,
 //   borrowed until the stream has done its work, and an lse that is NaN or +inf is not noticed.
-// - errors: KVL_BAD_ARGUMENT (also: an lse that is NaN or +inf); o and lse are untouched then.
+// - errors: KVL_BAD_ARGUMENT (also: an lse that is NaN or +inf), KVL_UNSUPPORTED (the stream is
+//   being captured, and the kernel is not loaded: see CUDA); o and lse are untouched then.
 KVL_API kvl_status kvl_merge(kvl_context* ctx, const kvl_merge_desc* desc);
 
 // Writes rows [first, first + num) of a sequence as the cache holds them, in the original basis:
@@ -994,13 +1005,15 @@ typedef struct kvl_prepare_desc {
 
 // Makes pages ready for num_seqs sequences of num_rows rows.  Appends and attends of sequences that
 // are created afterwards take no memory up to there, and can be captured into a graph; see CUDA.
-// Call it again for more.
-// - errors: KVL_BAD_ARGUMENT, KVL_NO_MEMORY, KVL_UNSUPPORTED (the cache is not of target cuda).
+// Call it again for more.  Loads the kernel of kvl_merge as well, where one can be had.
+// - errors: KVL_BAD_ARGUMENT, KVL_NO_MEMORY, KVL_DEVICE, KVL_UNSUPPORTED (the cache is not of
+//   target cuda).
 KVL_API kvl_status kvl_prepare(kvl_cache* cache, const kvl_prepare_desc* desc);
 
 // Waits for what the cache has on its stream, and says what kernels found: KVL_BAD_ARGUMENT if rows
 // that were appended since the last check were not finite, KVL_DEVICE after an error of a kernel.
-// On targets without a device there is nothing to check.
+// On targets without a device there is nothing to check.  Streams of earlier calls may be destroyed
+// afterwards.
 KVL_API kvl_status kvl_cache_check(kvl_cache* cache);
 
 // 1: the context is of target cuda and has its device.

@@ -10,8 +10,6 @@
 
 #include "kvl_ops.h"
 
-enum { KVL__DEVICE_SPLIT_ROWS = 256 };     // rows of pages that one CTA takes at least
-
 // KERNELS
 
 typedef struct kvl__kernel_name {
@@ -104,6 +102,14 @@ KVL__FN kvl_status kvl__device_end(kvl_cache* cache)
     return status;
 }
 
+// The end of a call whose changes stand.  What the device could not be told it is told before the
+// next call that needs it: kvl__device_refresh.
+KVL__FN kvl_status kvl__device_done(kvl_cache* cache)
+{
+    const kvl_status status = kvl__device_end(cache);
+    return kvl__on_device(cache) && cache->ctx->gpu->lost ? status : KVL_OK;
+}
+
 typedef struct kvl__grid3 { int64_t x, y, z; } kvl__grid3;
 
 // The context is entered.
@@ -166,21 +172,27 @@ KVL__FN kvl_status kvl__device_check_append(const kvl__append_job* job)
     return KVL_OK;
 }
 
-// Launches the kernels of one wave; units: the most that a sequence encodes of a side.
-KVL__FN int kvl__launch_append(kvl_cache* cache, const kvl__layer* l, const kvl__device_append* a,
-                               int64_t max_rows, const int64_t* units)
+typedef struct kvl__append_wave {
+    kvl__device_append a;
+    int64_t max_rows, units[2];        // the most that a sequence appends, and encodes of a side
+    int     wrote;                     // rows were written
+} kvl__append_wave;
+
+// Launches the kernels of one wave.
+KVL__FN int kvl__launch_append(kvl_cache* cache, const kvl__layer* l, kvl__append_wave* w)
 {
     kvl__grid3 grid;
-    grid.x = max_rows;
+    grid.x = w->max_rows;
     grid.y = l->config.num_kv_heads;
-    grid.z = a->num_seqs;
-    int result = kvl__launch(cache, l->kernels.append_rows, grid, a);
+    grid.z = w->a.num_seqs;
+    int result = kvl__launch(cache, l->kernels.append_rows, grid, &w->a);
+    w->wrote = result == KVL__CU_OK;
     for (int side = 0; side < 2 && result == KVL__CU_OK; ++side) {
-        grid.x = units[side];
-        if (grid.x > 0) result = kvl__launch(cache, l->kernels.encode_rows[side], grid, a);
+        grid.x = w->units[side];
+        if (grid.x > 0) result = kvl__launch(cache, l->kernels.encode_rows[side], grid, &w->a);
     }
     grid.x = grid.y = grid.z = 1;
-    if (result == KVL__CU_OK) result = kvl__launch(cache, l->kernels.advance_rows, grid, a);
+    if (result == KVL__CU_OK) result = kvl__launch(cache, l->kernels.advance_rows, grid, &w->a);
     return result;
 }
 
@@ -199,12 +211,13 @@ KVL__FN void kvl__device_append_args(const kvl__append_job* job, kvl__device_app
 // One wave: of each of the sequences [first, first + num) as many rows as its ring has room for.
 // now: their extents before and after it.  Returns the number of rows.
 KVL__FN int64_t kvl__plan_append(const kvl__append_job* job, int first, int num, kvl__extent* now,
-                                 kvl__device_append* a, int64_t* max_rows, int64_t* units)
+                                 kvl__append_wave* w)
 {
     const kvl__config* c = &job->l->config;
+    kvl__device_append* a = &w->a;
     int64_t all = 0;
     a->num_seqs = num;
-    *max_rows = units[0] = units[1] = 0;
+    w->max_rows = w->units[0] = w->units[1] = 0;
     for (int i = 0; i < num; ++i) {
         const kvl__append_seq* from = &job->seqs[first + i];
         const int64_t done = now[i].rows - from->s->now.rows;
@@ -216,35 +229,38 @@ KVL__FN int64_t kvl__plan_append(const kvl__append_job* job, int first, int num,
         a->items[i].num_rows = (int32_t)rows;
         for (int side = 0; side < c->num_stored && to.quantized > now[i].quantized; ++side) {
             const int64_t unit = kvl__cta_rows(&c->side[side]);
-            units[side] = kvl__max_i64(units[side], (to.quantized - 1) / unit -
-                                                    now[i].quantized / unit + 1);
+            w->units[side] = kvl__max_i64(w->units[side], (to.quantized - 1) / unit -
+                                                          now[i].quantized / unit + 1);
         }
-        *max_rows = kvl__max_i64(*max_rows, rows);
+        w->max_rows = kvl__max_i64(w->max_rows, rows);
         now[i] = to;
         all += rows;
     }
     return all;
 }
 
+// Notes a failure, after which nothing more is launched; the rest is kvl__append_undo's.
 KVL__FN void kvl__device_append_rows(kvl__append_job* job)
 {
     kvl_context* ctx = job->cache->ctx;
     kvl__extent now[KVL__BATCH];
-    kvl__device_append a;
-    int64_t max_rows, units[2];
+    kvl__append_wave w;
     int result = KVL__CU_OK;
+    if (job->cache->device.status != KVL_OK) return;
     const kvl_status entered = kvl__gpu_enter(ctx);
     if (entered != KVL_OK) {
         kvl__device_note(job->cache, entered);
         return;
     }
-    kvl__device_append_args(job, &a);
+    kvl__device_append_args(job, &w.a);
     for (int first = 0; first < job->num_seqs; first += KVL__BATCH) {
         const int num = (int)kvl__min_i64(job->num_seqs - first, KVL__BATCH);
         for (int i = 0; i < num; ++i) now[i] = job->seqs[first + i].s->now;
-        while (result == KVL__CU_OK &&
-               kvl__plan_append(job, first, num, now, &a, &max_rows, units) > 0)
-            result = kvl__launch_append(job->cache, job->l, &a, max_rows, units);
+        while (result == KVL__CU_OK && kvl__plan_append(job, first, num, now, &w) > 0) {
+            result = kvl__launch_append(job->cache, job->l, &w);
+            for (int i = 0; i < num && w.wrote; ++i)
+                job->seqs[first + i].num_waves += w.a.items[i].num_rows > 0;
+        }
     }
     kvl__gpu_leave(ctx);
     kvl__device_note(job->cache, kvl__cu_check(ctx, result, "appending rows"));
@@ -255,47 +271,38 @@ KVL__FN kvl_status kvl__device_capture_append(kvl__append_job* job, int64_t num_
 {
     const kvl__config* c = &job->l->config;
     kvl_context* ctx = job->cache->ctx;
-    kvl__device_append a;
-    int64_t max_rows = 0, units[2];
+    kvl__append_wave w;
+    kvl__device_append* a = &w.a;
     int result = KVL__CU_OK;
     const int64_t room = job->l->tail_rows - c->recent_len - c->chunk_len + 1;
     (void)num_rows;
+    w.max_rows = w.units[1] = 0;
     for (int i = 0; i < job->num_seqs; ++i)
-        max_rows = kvl__max_i64(max_rows, job->seqs[i].num_rows);
+        w.max_rows = kvl__max_i64(w.max_rows, job->seqs[i].num_rows);
     KVL__REQUIRE(ctx, job->cache->device.prepared_rows > 0, KVL_UNSUPPORTED,
                  "the stream is being captured: call kvl_prepare before");
-    KVL__REQUIRE(ctx, max_rows <= room, KVL_UNSUPPORTED, "num_rows: %lld rows of one sequence in a "
-                 "captured append: at most %lld", (long long)max_rows, (long long)room);
-    units[1] = 0;
+    KVL__REQUIRE(ctx, w.max_rows <= room, KVL_UNSUPPORTED, "num_rows: %lld rows of one sequence in "
+                 "a captured append: at most %lld", (long long)w.max_rows, (long long)room);
     for (int side = 0; side < c->num_stored; ++side) {
-        const int64_t due = (max_rows + c->chunk_len - 1) / c->chunk_len * c->chunk_len;
-        units[side] = due / kvl__cta_rows(&c->side[side]) + 2;        // it may begin inside one
+        const int64_t due = (w.max_rows + c->chunk_len - 1) / c->chunk_len * c->chunk_len;
+        w.units[side] = due / kvl__cta_rows(&c->side[side]) + 2;        // it may begin inside one
     }
     KVL__TRY(kvl__gpu_enter(ctx));
-    kvl__device_append_args(job, &a);
+    kvl__device_append_args(job, a);
     for (int first = 0; first < job->num_seqs && result == KVL__CU_OK; first += KVL__BATCH) {
-        a.num_seqs = (int32_t)kvl__min_i64(job->num_seqs - first, KVL__BATCH);
-        for (int i = 0; i < a.num_seqs; ++i) {
-            a.items[i].seq = job->seqs[first + i].s->record;
-            a.items[i].first_row = (int32_t)job->seqs[first + i].first_row;
-            a.items[i].num_rows = (int32_t)job->seqs[first + i].num_rows;
+        a->num_seqs = (int32_t)kvl__min_i64(job->num_seqs - first, KVL__BATCH);
+        for (int i = 0; i < a->num_seqs; ++i) {
+            a->items[i].seq = job->seqs[first + i].s->record;
+            a->items[i].first_row = (int32_t)job->seqs[first + i].first_row;
+            a->items[i].num_rows = (int32_t)job->seqs[first + i].num_rows;
         }
-        result = kvl__launch_append(job->cache, job->l, &a, max_rows, units);
+        result = kvl__launch_append(job->cache, job->l, &w);
     }
     kvl__gpu_leave(ctx);
     return kvl__cu_check(ctx, result, "recording an append");
 }
 
 // ATTEND
-
-// Splits of a query that sees `pages` pages; templates/cuda/visible.cuh says the same.
-KVL__FN int64_t kvl__device_splits(const kvl__config* c, int64_t pages)
-{
-    const int64_t fewest = (KVL__DEVICE_SPLIT_ROWS + c->page_size - 1) / c->page_size;
-    const int64_t each =
-        kvl__max_i64(fewest, (pages + KVL__MAX_SPLITS - 1) / KVL__MAX_SPLITS);
-    return (pages + each - 1) / each;
-}
 
 // A query's copies: plain, and in each basis that keys may be in.  Then, where keys are shifted by
 // their positions, two floats and an angle of 64 bits a channel, and a count.
@@ -356,7 +363,7 @@ KVL__FN void kvl__device_attend_args(const kvl__attend_job* job, int64_t parts,
     a->soft_cap = job->l->desc.soft_cap;
     a->window_len = job->l->desc.window_len;
     a->split_rows = KVL__DEVICE_SPLIT_ROWS;
-    a->max_splits = KVL__MAX_SPLITS;
+    a->max_splits = (int32_t)kvl__device_splits_in(parts);
     a->parts = (int32_t)parts;
     a->num_queries = (int32_t)job->num_queries;
     for (int64_t i = 0; i < job->num_queries; ++i) {
@@ -368,19 +375,15 @@ KVL__FN void kvl__device_attend_args(const kvl__attend_job* job, int64_t parts,
     }
 }
 
-KVL__FN void kvl__device_attend_wave(kvl__attend_job* job)
+// Launches the kernels of one wave.
+KVL__FN kvl_status kvl__launch_attend(const kvl__attend_job* job)
 {
     kvl_context* ctx = job->cache->ctx;
     const kvl__config* c = &job->l->config;
     kvl__device_attend a;
     kvl__grid3 grid;
     const int64_t parts = job->max_parts;
-    if (job->num_queries == 0) return;
-    const kvl_status entered = kvl__gpu_enter(ctx);
-    if (entered != KVL_OK) {
-        kvl__device_note(job->cache, entered);
-        return;
-    }
+    KVL__TRY(kvl__gpu_enter(ctx));
     kvl__device_attend_args(job, parts, &a);
     grid.x = (int64_t)c->num_heads * c->num_kv_heads;
     grid.y = job->num_queries;
@@ -397,9 +400,32 @@ KVL__FN void kvl__device_attend_wave(kvl__attend_job* job)
     if (result == KVL__CU_OK)
         result = kvl__launch(job->cache, job->l->kernels.merge_splits, grid, &a);
     kvl__gpu_leave(ctx);
-    kvl__device_note(job->cache, kvl__cu_check(ctx, result, "attending"));
+    return kvl__cu_check(ctx, result, "attending");
+}
+
+// The wave is empty afterwards, whatever has failed: then nothing more is launched.
+KVL__FN void kvl__device_attend_wave(kvl__attend_job* job)
+{
+    kvl_cache* cache = job->cache;
+    if (job->num_queries > 0 && cache->device.status == KVL_OK)
+        kvl__device_note(cache, kvl__launch_attend(job));
     job->num_queries = 0;
     job->max_parts = 1;
+}
+
+// Captured attends serve sequences of as many rows as kvl_prepare was told of.
+KVL__FN kvl_status kvl__device_check_capture(const kvl_cache* cache, const kvl_attend_desc* d)
+{
+    const int64_t prepared = cache->device.prepared_rows;
+    KVL__REQUIRE(cache->ctx, prepared > 0, KVL_UNSUPPORTED,
+                 "the stream is being captured: call kvl_prepare before");
+    for (int i = 0; i < d->num_seqs; ++i) {
+        const int64_t rows = kvl__seq_find(cache, d->seqs[i])->layers[d->layer].now.rows;
+        KVL__REQUIRE(cache->ctx, rows <= prepared, KVL_UNSUPPORTED, "seqs[%d]: %lld rows: "
+                     "kvl_prepare made ready %lld; a captured attend serves no more", i,
+                     (long long)rows, (long long)prepared);
+    }
+    return KVL_OK;
 }
 
 // Adds a query row; full waves run.  A position within the sequence is counted from its end, which
@@ -417,12 +443,14 @@ KVL__FN void kvl__device_attend_add(kvl__attend_job* job, const kvl__query* aske
     int64_t pages = v.page_end > v.page_begin
         ? (v.page_end - 1) / c->page_size - v.first_page + 1 : 0;
     if (job->captured) pages = kvl__num_pages(c, cache->device.prepared_rows);
-    int64_t parts = kvl__max_i64(job->max_parts, kvl__device_splits(c, pages) + 1);
+    const int64_t own = 1 + (job->captured ? kvl__device_most_splits(c, pages)
+                                           : kvl__device_splits(c, pages, KVL__MAX_SPLITS));
+    int64_t parts = kvl__max_i64(job->max_parts, own);
     const int64_t num = job->num_queries + 1;
     if (num > 1 && (num > KVL__BATCH || kvl__device_wave_bytes(job->l, num, parts) >
                     cache->device.workspace_bytes)) {
         kvl__device_attend_wave(job);
-        parts = kvl__device_splits(c, pages) + 1;
+        parts = own;
     }
     kvl__query* query = &cache->wave[job->num_queries++];
     *query = *asked;
@@ -485,6 +513,7 @@ KVL__FN void kvl__device_copy_rows(kvl_cache* cache, const kvl__ring_copy* copy,
 {
     const kvl__layer* to = copy->to;
     kvl__device_restore a;
+    if (cache->device.status != KVL_OK) return;
     kvl__device_restore_args(copy->from, copy->seq, side, first, &a);
     a.rows.data = copy->window + 2u * (uint64_t)at;
     a.rows.row_stride = to->config.side[side].head_dim;
@@ -672,6 +701,8 @@ KVL__FN void kvl__device_cache_free(kvl_cache* cache)
     }
 }
 
+KVL__FN kvl_status kvl__device_merge_kernel(kvl_context* ctx, kvl__cu_function* out);
+
 KVL__PUBLIC kvl_status kvl_prepare(kvl_cache* cache, const kvl_prepare_desc* d)
 {
     KVL__USE_CACHE(cache);
@@ -695,11 +726,14 @@ KVL__PUBLIC kvl_status kvl_prepare(kvl_cache* cache, const kvl_prepare_desc* d)
         for (const kvl__page* page = l->spare; page; page = page->next) --missing;
         for (; missing > 0; --missing) {
             kvl__page* page = kvl__device_page_make(cache, l);
-            if (!page) return KVL_NO_MEMORY;
+            if (!page) return kvl__cache_failure(cache);
             page->next = l->spare;
             l->spare = page;
         }
     }
+    kvl__cu_function merge;                  // for captures; who merges nothing needs none
+    const kvl_status status = kvl__device_merge_kernel(ctx, &merge);
+    if (status == KVL_NO_MEMORY || status == KVL_DEVICE) return status;
     cache->device.prepared_rows = kvl__max_i64(cache->device.prepared_rows, d->num_rows);
     return KVL_OK;
 }
@@ -745,8 +779,27 @@ KVL__FN kvl_status kvl__device_merge_kernel(kvl_context* ctx, kvl__cu_function* 
     request.num_fields = t->num_fields;
     const kvl_status status = kvl__kernels_get(ctx, &request, 1);
     kvl__free(ctx, t, sizeof *t);
+    KVL__TRY(status);
     *out = request.function;
-    return status;
+    __atomic_store_n(&ctx->gpu->merge_results, request.function, __ATOMIC_RELEASE);
+    return KVL_OK;
+}
+
+// The kernel, made and loaded at its first use, which a capture must not contain.
+KVL__FN kvl_status kvl__device_merge_ready(kvl_context* ctx, kvl__cu_stream stream,
+                                           kvl__cu_function* out)
+{
+    int capturing = 0;
+    *out = __atomic_load_n(&ctx->gpu->merge_results, __ATOMIC_ACQUIRE);
+    if (*out) return KVL_OK;
+    KVL__TRY(kvl__gpu_enter(ctx));
+    const int result =
+        stream ? ctx->gpu->driver.stream_is_capturing(stream, &capturing) : KVL__CU_OK;
+    kvl__gpu_leave(ctx);
+    KVL__TRY(kvl__cu_check(ctx, result, "merging results"));
+    KVL__REQUIRE(ctx, !capturing, KVL_UNSUPPORTED, "the stream is being captured, and the kernel "
+                 "of kvl_merge is not loaded: call kvl_prepare before, or kvl_merge once");
+    return kvl__device_merge_kernel(ctx, out);
 }
 
 KVL__FN kvl_status kvl__device_merge_results(kvl_context* ctx, const kvl_merge_desc* d)
@@ -757,7 +810,7 @@ KVL__FN kvl_status kvl__device_merge_results(kvl_context* ctx, const kvl_merge_d
     KVL__REQUIRE(ctx, d->num_rows <= INT32_MAX, KVL_BAD_ARGUMENT,
                  "num_rows = %lld: at most 2^31 - 1 on a device", (long long)d->num_rows);
     if (d->num_rows == 0) return KVL_OK;
-    KVL__TRY(kvl__device_merge_kernel(ctx, &kernel));
+    KVL__TRY(kvl__device_merge_ready(ctx, (kvl__cu_stream)d->stream, &kernel));
     m.o_a = (uintptr_t)d->o_a;
     m.lse_a = (uintptr_t)d->lse_a;
     m.o_b = (uintptr_t)d->o_b;

@@ -867,7 +867,7 @@ KVL__FN kvl_status kvl__read_page(kvl__file_load* job, const kvl__layer* l, kvl_
         ++kvl__page_of(page)->uses->refs;
     } else {
         page = kvl__page_for(cache, l, to, place, known);
-        if (!page) return KVL_NO_MEMORY;
+        if (!page) return kvl__cache_failure(cache);
     }
     kvl__table_put(table, table->num++, page);
     if (known) return KVL_OK;
@@ -907,7 +907,7 @@ KVL__FN kvl_status kvl__read_pages(kvl__file_load* job, const kvl__layer* l, kvl
                  "the file is damaged: %lld pages in %llu bytes", (long long)num,
                  (unsigned long long)job->s.left);
     for (int64_t p = 0; p < num; ++p) {
-        if (!kvl__table_grow(job->cache, to, num)) return KVL_NO_MEMORY;
+        if (!kvl__table_grow(job->cache, to, num)) return kvl__cache_failure(job->cache);
         if (p == 0) to->table->first = first;
         KVL__TRY(kvl__read_page(job, l, to, first + num, &b));
         if (b.num < KVL__STAGED_PAGES && p + 1 < num) continue;
@@ -954,7 +954,7 @@ KVL__FN kvl_status kvl__load_seqs(kvl__file_load* job)
     KVL__REQUIRE(cache->ctx, job->seqs, KVL_NO_MEMORY, "the allocator has no %zu bytes", bytes);
     for (int i = 0; i < job->num_seqs; ++i) {
         job->seqs[i] = kvl__seq_make(cache, NULL);
-        if (!job->seqs[i]) return KVL_NO_MEMORY;
+        if (!job->seqs[i]) return kvl__cache_failure(cache);
         const kvl__seq* waiting =
             job->into && i < job->num_into ? kvl__seq_find(cache, job->into[i]) : NULL;
         if (waiting && !kvl__seq_list_pages(cache, job->seqs[i], waiting->pages,
@@ -1199,7 +1199,7 @@ KVL__PUBLIC kvl_status kvl_copy_rows(kvl_cache* to, kvl_seq to_seq, kvl_cache* f
             layers[i].record = own.record;
             kvl__record_update(to, &layers[i], 1);
         }
-        status = kvl__device_end(to);
+        status = kvl__device_done(to);
     }
     const kvl_status freed = kvl_seq_free(to, c.to_seq);
     KVL_ASSERT(freed == KVL_OK);

@@ -84,9 +84,11 @@ KVL__FN kvl_status kvl__device_cache_build(kvl_cache* cache);
 KVL__FN void       kvl__device_cache_free(kvl_cache* cache);
 KVL__FN kvl_status kvl__device_begin(kvl_cache* cache, void* handle, int* captured);
 KVL__FN kvl_status kvl__device_end(kvl_cache* cache);
+KVL__FN kvl_status kvl__device_done(kvl_cache* cache);
 KVL__FN kvl_status kvl__device_check_append(const kvl__append_job* job);
 KVL__FN void       kvl__device_append_rows(kvl__append_job* job);
 KVL__FN kvl_status kvl__device_capture_append(kvl__append_job* job, int64_t num_rows);
+KVL__FN kvl_status kvl__device_check_capture(const kvl_cache* cache, const kvl_attend_desc* d);
 KVL__FN void       kvl__device_attend_wave(kvl__attend_job* job);
 KVL__FN void       kvl__device_attend_add(kvl__attend_job* job, const kvl__query* query);
 KVL__FN kvl_status kvl__device_restore_side(kvl_cache* cache, const kvl__restore_job* job);
@@ -404,7 +406,7 @@ KVL__FN kvl__use kvl__use_begin(const kvl_cache* cache)
         return use;
     }
 #endif
-    ++used->user_depth;
+    if (used->user_depth++ == 0) used->device.status = KVL_OK;     // is_stale has what is left
     use.cache = used;
     return use;
 }
@@ -444,7 +446,7 @@ KVL__FN kvl_status kvl__seq_check_room(const kvl_cache* cache)
 // none for it.
 KVL__FN kvl_status kvl__seq_add_made(kvl_cache* cache, kvl__seq* seq, kvl_seq* out)
 {
-    if (!seq) return KVL_NO_MEMORY;
+    if (!seq) return kvl__cache_failure(cache);
     if (!kvl__slots_grow(cache, cache->num_seqs + 1)) {
         kvl__seq_release(cache, seq);
         return KVL_NO_MEMORY;
@@ -477,7 +479,10 @@ KVL__FN kvl_status kvl__need_seq(const kvl_cache* cache, kvl_seq handle, kvl__se
     KVL__REQUIRE(cache->ctx, !(*out)->away, KVL_BAD_ARGUMENT,
                  "seq = %#llx: its rows are offloaded: kvl_reload brings them back",
                  (unsigned long long)handle);
-    return KVL_OK;
+    KVL__REQUIRE(cache->ctx, !(*out)->broken, KVL_DEVICE,
+                 "seq = %#llx: an append to it failed on the device when rows that it had were "
+                 "overwritten: it can only be freed", (unsigned long long)handle);
+    return cache->device.is_stale ? kvl__device_refresh((kvl_cache*)(uintptr_t)cache) : KVL_OK;
 }
 
 KVL__FN kvl_status kvl__need_layer(const kvl_cache* cache, int layer, const kvl__layer** out)
@@ -587,6 +592,8 @@ typedef struct kvl__append_seq {
     int64_t         first_row, num_rows;   // in the caller's rows
     int64_t         left;                  // rows behind these that wait for a later step
     kvl__change     change;
+    kvl__extent     was;                   // when its pages were there and no row had come
+    int             num_waves;             // launches on a device that have written rows of it
 } kvl__append_seq;
 
 struct kvl__append_job {
@@ -940,7 +947,8 @@ KVL__FN kvl_status kvl__append_seqs(kvl__append_job* job, const kvl_append_desc*
 }
 
 // What the rows that follow change in the pages.  Pages that leave the sliding window are released
-// at once, or, where rows in between are attended to, by kvl__append_release at the end.
+// at once, or, where rows in between are attended to, by kvl__append_release at the end.  So are
+// those that are there already on a device, where what follows may fail.
 KVL__FN void kvl__append_change(const kvl__append_job* job, kvl__append_seq* a, int stepwise)
 {
     const kvl__layer* l = job->l;
@@ -952,7 +960,8 @@ KVL__FN void kvl__append_change(const kvl__append_job* job, kvl__append_seq* a, 
     a->change.wanted = to.quantized;
     a->change.gone = kvl__gone_rows(&now);
     a->change.window = a->num_rows > 0;
-    if (stepwise) a->change.own = released > a->change.gone;
+    const int there = kvl__on_device(job->cache) && released <= now.quantized;
+    if (stepwise || there) a->change.own = released > a->change.gone;
     else a->change.gone = kvl__max_i64(a->change.gone, released);
 }
 
@@ -976,35 +985,45 @@ KVL__FN void kvl__say_missing(const kvl__append_job* job)
               why);
 }
 
-// Pages as the rows need them, and what is left of a cut group in the tail.
-KVL__FN void kvl__append_keep(const kvl__append_job* job, const kvl__append_seq* a)
+// What is left of a cut group goes to the tail, which has no other rows.
+KVL__FN void kvl__append_return(const kvl__append_job* job, const kvl__append_seq* a)
+{
+    const int64_t left = a->s->now.quantized - a->change.kept;
+    if (left == 0) return;
+    kvl__window_keep(job->cache, job->l, a->s);
+    kvl__restore_tail(job->cache, job->l, a->s, a->change.kept, left);
+}
+
+// Pages as the rows need them.
+KVL__FN void kvl__append_keep(const kvl__append_job* job, kvl__append_seq* a)
 {
     kvl__seq_layer* s = a->s;
     const int64_t left = s->now.quantized - a->change.kept;
-    if (left > 0) {
-        kvl__window_keep(job->cache, job->l, s);
-        kvl__restore_tail(job->cache, job->l, s, a->change.kept, left);
-    }
     kvl__pages_keep(job->cache, job->l, s, &a->change);
-    if (left == 0) return;
-    s->now.quantized = a->change.kept;
-    kvl__record_update(job->cache, s, 1);
+    if (left > 0) {
+        s->now.quantized = a->change.kept;
+        kvl__record_update(job->cache, s, 1);
+    }
+    a->was = s->now;
 }
 
 KVL__FN kvl_status kvl__append_reserve(kvl__append_job* job, int stepwise)
 {
-    int failed = 0;
+    int lacking = 0;
     for (int i = 0; i < job->num_seqs; ++i)
         kvl__append_change(job, &job->seqs[i], stepwise);
-    for (int i = 0; i < job->num_seqs && !failed; ++i)
-        failed = !kvl__pages_reserve(job->cache, job->l, job->seqs[i].s, &job->seqs[i].change);
-    if (failed) kvl__say_missing(job);
+    for (int i = 0; i < job->num_seqs && !lacking; ++i)
+        lacking = !kvl__pages_reserve(job->cache, job->l, job->seqs[i].s, &job->seqs[i].change);
+    if (lacking && job->cache->device.status == KVL_OK) kvl__say_missing(job);
+    for (int i = 0; i < job->num_seqs && !lacking; ++i)
+        kvl__append_return(job, &job->seqs[i]);
+    const int failed = lacking || job->cache->device.status != KVL_OK;
     for (int i = 0; i < job->num_seqs; ++i) {
         kvl__append_seq* a = &job->seqs[i];
         if (failed) kvl__pages_drop(job->cache, job->l, a->s, &a->change);
         else kvl__append_keep(job, a);
     }
-    return failed ? KVL_NO_MEMORY : KVL_OK;
+    return failed ? kvl__cache_failure(job->cache) : KVL_OK;
 }
 
 // Lets go what has left the sliding windows.  Needs no memory: reserve made the tables their own.
@@ -1022,6 +1041,36 @@ KVL__FN void kvl__append_release(kvl__append_job* job)
         kvl__pages_keep(job->cache, l, s, &change);
         KVL_ASSERT(kvl__seq_layer_holds(l, s));
     }
+}
+
+// After a failure on a device: pages that no row has come to go, and counts are as before the rows.
+// What a wave of rows writes is where none is that a sequence has; a second wave takes the places
+// of rows that the first one has encoded, and a sequence that had it is broken.  So is one whose
+// pages left the sliding window before the rows came.
+KVL__FN void kvl__append_undo(kvl__append_job* job)
+{
+    kvl_cache* cache = job->cache;
+    for (int i = 0; i < job->num_seqs; ++i) {
+        kvl__append_seq* a = &job->seqs[i];
+        kvl__seq_layer* s = a->s;
+        kvl__table* table = s->table;
+        const int64_t end = kvl__num_pages(&job->l->config, a->was.quantized);
+        const int64_t first =
+            kvl__min_i64(end, kvl__gone_rows(&a->was) / job->l->config.page_size);
+        const int gone = table && table->first > first;
+        s->now = a->was;
+        while (table && table->num > 0 && table->first + table->num > end)
+            kvl__page_release(cache, job->l, kvl__table_pages(table)[--table->num]);
+        if (table && table->num == 0 && cache->device.prepared_rows == 0) {
+            kvl__table_free(cache, table);
+            s->table = NULL;
+            s->is_stale = cache->device.is_stale = 1;
+        }
+        if (a->num_waves > 1 || gone) kvl__seq_of(cache, job->l, s)->broken = 1;
+        KVL_ASSERT(a->num_waves > 1 || gone || kvl__seq_layer_holds(job->l, s));
+        if (a->num_waves > 0) s->is_stale = cache->device.is_stale = 1;
+    }
+    if (cache->device.is_stale) kvl__device_refresh(cache);      // or before the next call
 }
 
 KVL__FN void kvl__append_each(kvl__append_job* job, int64_t num_rows, kvl__body body)
@@ -1067,12 +1116,13 @@ KVL__FN void kvl__warn_of_context(const kvl__append_job* job)
     }
 }
 
-// Appends num_rows of each sequence; their pages are there.
+// Appends num_rows of each sequence; their pages are there.  Nothing grows after a failure.
 KVL__FN void kvl__append_rows(kvl__append_job* job, int64_t num_rows)
 {
     kvl_context* ctx = job->cache->ctx;
     if (!ctx->gpu) kvl__append_each(job, num_rows, kvl__append_item);
     else if (!job->replay) kvl__device_append_rows(job);
+    if (job->cache->device.status != KVL_OK) return;
     for (int i = 0; i < job->num_seqs; ++i) {
         kvl__append_seq* a = &job->seqs[i];
         a->s->now = kvl__grown(&job->l->config, &a->s->now, a->num_rows, job->l->keep_rows);
@@ -1084,6 +1134,17 @@ KVL__FN void kvl__append_rows(kvl__append_job* job, int64_t num_rows)
                  (int)(job->l - job->cache->layers));
 }
 
+// All rows have come, or none has.
+KVL__FN kvl_status kvl__append_end(kvl__append_job* job)
+{
+    if (job->cache->device.status != KVL_OK) {
+        kvl__append_undo(job);
+        return kvl__device_end(job->cache);
+    }
+    kvl__append_release(job);
+    return kvl__device_done(job->cache);
+}
+
 KVL__FN kvl_status kvl__append_checked(kvl__append_job* job, const kvl_append_desc* d)
 {
     int64_t num_rows;
@@ -1092,8 +1153,7 @@ KVL__FN kvl_status kvl__append_checked(kvl__append_job* job, const kvl_append_de
     if (job->captured) return kvl__device_capture_append(job, num_rows);
     KVL__TRY(kvl__append_reserve(job, 0));
     kvl__append_rows(job, num_rows);
-    kvl__append_release(job);
-    return kvl__device_end(job->cache);
+    return kvl__append_end(job);
 }
 
 KVL__FN kvl_status kvl__check_append_desc(const kvl_cache* cache, const kvl_append_desc* d,
@@ -1565,6 +1625,7 @@ KVL__PUBLIC kvl_status kvl_attend(kvl_cache* cache, const kvl_attend_desc* d)
     if (num_rows == 0) return KVL_OK;
     KVL__TRY(kvl__attend_job_of(cache, d, num_rows, &job));
     if (kvl__on_device(cache)) KVL__TRY(kvl__device_begin(cache, d->stream, &job.captured));
+    if (job.captured) KVL__TRY(kvl__device_check_capture(cache, d));
     kvl__attend_all(&job, d);
     return kvl__device_end(cache);
 }

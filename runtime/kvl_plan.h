@@ -10,6 +10,7 @@
 
 enum {
     KVL__SPLIT_ROWS = 1024,        // rows of pages that one thread takes at least
+    KVL__DEVICE_SPLIT_ROWS = 256,  // that one CTA takes at least
     KVL__MAX_SPLITS = 63           // of pages; one more part holds sink and tail
 };
 
@@ -174,5 +175,29 @@ KVL__FN kvl__visible kvl__see(const kvl__config* c, const kvl__extent* e, int64_
     v.num_splits = (int)((pages + v.pages_per_split - 1) / v.pages_per_split);
     return v;
 }
+
+// ON A DEVICE
+
+// Splits of a query that sees `pages` pages, of at most max_splits; templates/cuda/visible.cuh says
+// the same.
+KVL__FN int64_t kvl__device_splits(const kvl__config* c, int64_t pages, int64_t max_splits)
+{
+    const int64_t fewest = (KVL__DEVICE_SPLIT_ROWS + c->page_size - 1) / c->page_size;
+    const int64_t each = kvl__max_i64(fewest, (pages + max_splits - 1) / max_splits);
+    return (pages + each - 1) / each;
+}
+
+// The most splits of a query that sees at most `pages` pages; fewer pages may have more splits, as
+// 252 of 64 rows have 63 and 256 have 52.
+KVL__FN int64_t kvl__device_most_splits(const kvl__config* c, int64_t pages)
+{
+    const int64_t fewest = (KVL__DEVICE_SPLIT_ROWS + c->page_size - 1) / c->page_size;
+    return kvl__min_i64(KVL__MAX_SPLITS, (pages + fewest - 1) / fewest);
+}
+
+// Splits that a launch with room for this many parts may make of a query: those of each of its
+// queries as it has them alone, and never more than there is room for, however long a sequence is
+// when a captured launch runs.
+KVL__FN int64_t kvl__device_splits_in(int64_t parts) { return kvl__max_i64(1, parts - 1); }
 
 #endif

@@ -300,7 +300,7 @@ KVL__FN kvl_status kvl__reserve_cut(kvl_cache* cache, const kvl__layer* l, kvl__
                                     const kvl__cut* cut)
 {
     const kvl__change change = kvl__change_of_cut(cut);
-    return kvl__pages_reserve(cache, l, s, &change) ? KVL_OK : KVL_NO_MEMORY;
+    return kvl__pages_reserve(cache, l, s, &change) ? KVL_OK : kvl__cache_failure(cache);
 }
 
 KVL__PUBLIC kvl_status kvl_truncate(kvl_cache* cache, kvl_seq handle, int64_t num_rows)
@@ -324,7 +324,7 @@ KVL__PUBLIC kvl_status kvl_truncate(kvl_cache* cache, kvl_seq handle, int64_t nu
         if (status != KVL_OK) kvl__pages_drop(cache, l, &seq->layers[i], &change);
         else kvl__cut_layer(cache, l, &seq->layers[i], &cut);
     }
-    return status != KVL_OK ? status : kvl__device_end(cache);
+    return status != KVL_OK ? status : kvl__device_done(cache);
 }
 
 // DROP
@@ -368,7 +368,7 @@ KVL__PUBLIC kvl_status kvl_drop_oldest(kvl_cache* cache, kvl_seq handle, int64_t
         if (!failed) kvl__record_update(cache, &seq->layers[i], 0);
         KVL_ASSERT(kvl__seq_layer_holds(&cache->layers[i], &seq->layers[i]));
     }
-    return failed ? KVL_NO_MEMORY : kvl__device_end(cache);
+    return failed ? kvl__cache_failure(cache) : kvl__device_done(cache);
 }
 
 // APPEND AND ATTEND
@@ -422,7 +422,7 @@ KVL__FN int64_t kvl__step(kvl__step_job* job)
         num_rows += a->num_rows;
     }
     kvl__append_rows(append, num_rows);
-    for (int i = 0; i < append->num_seqs; ++i) {
+    for (int i = 0; i < append->num_seqs && append->cache->device.status == KVL_OK; ++i) {
         kvl__append_seq* a = &append->seqs[i];
         const int64_t first = a->s->now.rows - a->num_rows;
         for (int64_t r = 0; r < a->num_rows; ++r)
@@ -439,7 +439,7 @@ KVL__FN kvl_status kvl__prefill_step(kvl__step_job* job, int64_t num_rows)
     kvl__append_job* append = &job->append;
     kvl__prefill p;
     KVL__TRY(kvl__prefill_make(&p, append));
-    const kvl_status status = kvl__append_reserve(append, 1);
+    kvl_status status = kvl__append_reserve(append, 1);
     if (status == KVL_OK) {
         kvl__prefill_start(&p, num_rows);
         job->attend.l = &p.layer;
@@ -451,10 +451,10 @@ KVL__FN kvl_status kvl__prefill_step(kvl__step_job* job, int64_t num_rows)
         }
         kvl__attend_wave(&job->attend);
         kvl__append_rows(append, num_rows);
-        kvl__append_release(append);
+        status = kvl__append_end(append);
     }
     kvl__prefill_free(&p);
-    return status == KVL_OK ? kvl__device_end(append->cache) : status;
+    return status;
 }
 
 KVL__FN kvl_status kvl__append_attend_checked(kvl__append_job* append, const kvl_append_desc* d)
@@ -477,9 +477,8 @@ KVL__FN kvl_status kvl__append_attend_checked(kvl__append_job* append, const kvl
     KVL__TRY(kvl__append_reserve(append, 1));
     for (int i = 0; i < append->num_seqs; ++i)
         append->seqs[i].left = append->seqs[i].num_rows;
-    while (num_rows > 0) num_rows -= kvl__step(job);
-    kvl__append_release(append);
-    return kvl__device_end(append->cache);
+    while (num_rows > 0 && append->cache->device.status == KVL_OK) num_rows -= kvl__step(job);
+    return kvl__append_end(append);
 }
 
 KVL__PUBLIC kvl_status kvl_append_attend(kvl_cache* cache, const kvl_append_desc* append,

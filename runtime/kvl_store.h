@@ -74,6 +74,7 @@ typedef struct kvl__table {
     int64_t refs, entries;
     int64_t first, num;            // pages [first, first + num) of a sequence are in it
     uint64_t device;               // [entries] addresses of contents; 0: not on a device
+    int      is_stale;             // the device could not be told of all of them
 } kvl__table;
 
 // The functions of a layer's kernels on a device.
@@ -126,6 +127,7 @@ typedef struct kvl__seq_layer {
     unsigned char* window;         // window_bytes; on the host a count of sequences before them
     kvl__table*    table;          // NULL: no pages
     uint64_t       record;         // kvl__device_seq on the device; 0: not on a device
+    int            is_stale;       // the record is not what the host has
     // Between reserve and keep or drop of a change:
     kvl__table*    grown;          // takes the place of table
     unsigned char* copied;         // takes the place of the page that is written
@@ -136,6 +138,7 @@ typedef struct kvl__seq_layer {
 typedef struct kvl__seq {
     uint32_t        generation;    // high half of its handle
     uint64_t        away;          // what kvl_reload compares; 0: the rows are here
+    int             broken;        // an append failed on the device when rows had been overwritten
     kvl__seq_layer* layers;        // [num_layers], behind this struct
     uint64_t        records;       // of the layers, on a device
     int32_t*        pages;         // [num_pages] as the engine handed them in; < 0: none
@@ -157,6 +160,7 @@ typedef struct kvl__device_state {
     kvl__cu_stream stream;              // of the last call; what follows is in its order
     kvl__cu_event  event;
     kvl_status     status;              // of what could not be reported where it failed
+    int            is_stale;            // so is a record or a table: see kvl__device_refresh
     uint64_t       workspace, workspace_bytes;
     uint64_t       faults;              // uint32_t: bits KVL__FAULT_*
     kvl__cu_stream launches_on;         // of the call at hand
@@ -255,6 +259,13 @@ KVL__FN void kvl__device_note(kvl_cache* cache, kvl_status status)
     if (cache->device.status == KVL_OK) cache->device.status = status;
 }
 
+// The status where a function could only say that it has failed: what the device has said, or that
+// there is no memory.
+KVL__FN kvl_status kvl__cache_failure(const kvl_cache* cache)
+{
+    return cache->device.status != KVL_OK ? cache->device.status : KVL_NO_MEMORY;
+}
+
 // Memory of the device; 0 after a failure.
 KVL__FN uint64_t kvl__cache_take_device(kvl_cache* cache, uint64_t bytes)
 {
@@ -266,7 +277,12 @@ KVL__FN uint64_t kvl__cache_take_device(kvl_cache* cache, uint64_t bytes)
                   (unsigned long long)bytes);
         return 0;
     }
-    if (kvl__device_take(cache->ctx, cache->device.stream, bytes, &address) != KVL_OK) return 0;
+    kvl__cu_stream stream = cache->device.stream;
+    kvl_status status = kvl__device_take(cache->ctx, stream, bytes, &address);
+    while (status == KVL_NO_MEMORY && cache->make_room && cache->make_room(cache))
+        status = kvl__device_take(cache->ctx, stream, bytes, &address);
+    if (status == KVL_DEVICE) kvl__device_note(cache, status);
+    if (status != KVL_OK) return 0;
     cache->bytes += bytes;
     if (cache->bytes > cache->peak_bytes) cache->peak_bytes = cache->bytes;
     return address;
@@ -390,13 +406,26 @@ KVL__FN void kvl__page_fill(kvl_cache* cache, const kvl__layer* l, unsigned char
     else memset(contents, 0, (size_t)l->page_bytes);
 }
 
+// A spare page, or one that is made.  What gives memory up may give a page of the layer, which is
+// then a spare one.
+KVL__FN kvl__page* kvl__device_page_ready(kvl_cache* cache, kvl__layer* l)
+{
+    int (*make_room)(kvl_cache*) = cache->make_room;
+    kvl__page* page;
+    cache->make_room = NULL;
+    do {
+        page = l->spare;
+        if (page) l->spare = page->next;
+        else page = kvl__device_page_make(cache, l);
+    } while (!page && cache->device.status == KVL_OK && make_room && make_room(cache));
+    cache->make_room = make_room;
+    return page;
+}
+
 KVL__FN unsigned char* kvl__device_page_create(kvl_cache* cache, const kvl__layer* l,
                                                unsigned char* from)
 {
-    kvl__layer* owner = &cache->layers[l - cache->layers];
-    kvl__page* page = owner->spare;
-    if (page) owner->spare = page->next;
-    else page = kvl__device_page_make(cache, l);
+    kvl__page* page = kvl__device_page_ready(cache, &cache->layers[l - cache->layers]);
     if (!page) return NULL;
     page->uses->refs = 1;
     page->next = NULL;
@@ -607,19 +636,24 @@ KVL__FN unsigned char* kvl__window_create(kvl_cache* cache, const kvl__layer* l)
     return at;
 }
 
-// The window buffer of a sequence, zeros or `from`'s, which on a device is copied at once.  Returns
-// whether there is memory.
+// The window buffer of a sequence, zeros or `from`'s, which on a device is copied at once.  0 after
+// a failure, which kvl__cache_failure tells.
 KVL__FN int kvl__window_make(kvl_cache* cache, const kvl__layer* l, kvl__seq_layer* s,
                              const kvl__seq_layer* from)
 {
     if (kvl__on_device(cache)) {
         const uint64_t at = kvl__cache_take_device(cache, l->window_bytes);
         if (!at) return 0;
-        s->window = (unsigned char*)(uintptr_t)at;
         kvl__cu_stream stream = cache->device.stream;
-        kvl__device_note(cache, from
+        const kvl_status status = from
             ? kvl__device_copy(cache->ctx, stream, at, (uintptr_t)from->window, l->window_bytes)
-            : kvl__device_zero(cache->ctx, stream, at, l->window_bytes));
+            : kvl__device_zero(cache->ctx, stream, at, l->window_bytes);
+        kvl__device_note(cache, status);
+        if (status != KVL_OK) {
+            kvl__cache_give_device(cache, at, l->window_bytes);
+            return 0;
+        }
+        s->window = (unsigned char*)(uintptr_t)at;
         cache->window_bytes += l->window_bytes;
     } else if (from) {
         s->window = from->window;
@@ -694,9 +728,17 @@ KVL__FN uint64_t kvl__records_of_seq_bytes(const kvl_cache* cache)
     return kvl__on_device(cache) ? (uint64_t)cache->num_layers * sizeof(kvl__device_seq) : 0;
 }
 
+// Notes whether the device was told of a record or a table.
+KVL__FN void kvl__device_told(kvl_cache* cache, kvl_status status, int* is_stale)
+{
+    if (status == KVL_OK) return;
+    *is_stale = cache->device.is_stale = 1;
+    kvl__device_note(cache, status);
+}
+
 // Brings a sequence's record up to date.  counts: rows and quantized rows too, which kernels
 // advance by themselves.
-KVL__FN void kvl__record_update(kvl_cache* cache, const kvl__seq_layer* s, int counts)
+KVL__FN void kvl__record_update(kvl_cache* cache, kvl__seq_layer* s, int counts)
 {
     kvl__device_seq record;
     if (!s->record) return;
@@ -708,8 +750,9 @@ KVL__FN void kvl__record_update(kvl_cache* cache, const kvl__seq_layer* s, int c
     record.table = s->table ? s->table->device : 0;
     record.first_page = s->table ? s->table->first : INT32_MAX;
     const size_t from = counts ? 0 : offsetof(kvl__device_seq, dropped);
-    kvl__device_note(cache, kvl__device_upload(cache->ctx, cache->device.stream, s->record + from,
-                                               (const char*)&record + from, sizeof record - from));
+    kvl__device_told(cache, kvl__device_send(cache->ctx, cache->device.stream, s->record + from,
+                                             (const char*)&record + from, sizeof record - from),
+                     &s->is_stale);
 }
 
 KVL__FN void kvl__seq_release(kvl_cache* cache, kvl__seq* seq)
@@ -977,18 +1020,40 @@ KVL__FN void kvl__pages_hand_over(kvl_cache* cache, const kvl__layer* l, const k
 }
 
 // Brings the device's table up to date after a change: from entry `from` on.
-KVL__FN void kvl__table_update(kvl_cache* cache, const kvl__table* table, int64_t from)
+KVL__FN void kvl__table_update(kvl_cache* cache, kvl__table* table, int64_t from)
 {
     uint64_t addresses[64];
     unsigned char* const* pages = (unsigned char* const*)(table + 1);
     while (from < table->num) {
         const int64_t num = kvl__min_i64(table->num - from, 64);
         for (int64_t i = 0; i < num; ++i) addresses[i] = kvl__page_of(pages[from + i])->device;
-        kvl__device_note(cache, kvl__device_upload(
+        kvl__device_told(cache, kvl__device_send(
             cache->ctx, cache->device.stream, table->device + (uint64_t)from * sizeof addresses[0],
-            addresses, (uint64_t)num * sizeof addresses[0]));
+            addresses, (uint64_t)num * sizeof addresses[0]), &table->is_stale);
         from += num;
     }
+}
+
+// Tells the device what it could not be told when it changed, of all sequences that have handles.
+KVL__FN kvl_status kvl__device_refresh(kvl_cache* cache)
+{
+    const kvl_status noted = cache->device.status;
+    cache->device.status = KVL_OK;
+    cache->device.is_stale = 0;
+    for (int slot = 0; slot < cache->capacity; ++slot) {
+        kvl__seq* seq = cache->slots[slot];
+        for (int i = 0; seq && !seq->broken && i < cache->num_layers; ++i) {
+            kvl__seq_layer* s = &seq->layers[i];
+            const int of_table = s->table && s->table->is_stale, of_record = s->is_stale;
+            if (of_table) s->table->is_stale = 0;
+            s->is_stale = 0;
+            if (of_table) kvl__table_update(cache, s->table, 0);
+            if (of_record) kvl__record_update(cache, s, 1);
+        }
+    }
+    const kvl_status status = cache->device.status;
+    cache->device.status = noted;
+    return status;
 }
 
 KVL__FN void kvl__pages_keep(kvl_cache* cache, const kvl__layer* l, kvl__seq_layer* s,

@@ -198,12 +198,36 @@ static bool blocks_legacy_capture(const stream* s)
     return false;
 }
 
+static struct { int skip, num, result, asked; } refusal;
+
+API void ptxsim_refuse(int skip, int num, int result)
+{
+    enter();
+    refusal.skip = skip, refusal.num = num, refusal.result = result, refusal.asked = 0;
+    leave(0);
+}
+
+API int ptxsim_asked(void)
+{
+    enter();
+    const int asked = refusal.asked;
+    leave(0);
+    return asked;
+}
+
+static CUresult refused(const task* t)
+{
+    if (t->kind != WORK_COPY && t->kind != WORK_SET && t->kind != WORK_LAUNCH) return 0;
+    const int number = refusal.asked++ - refusal.skip;
+    return number >= 0 && number < refusal.num ? refusal.result : CUDA_SUCCESS;
+}
+
 // Takes what hangs on the task.
 CUresult submit(stream* s, const task* what)
 {
-    CUresult r = CUDA_SUCCESS;
+    CUresult r = refused(what);
     task* t = copy_task(what);
-    if (!t) r = OUT_OF_MEMORY;
+    if (!t && !r) r = OUT_OF_MEMORY;
     if (t) t->staged = what->staged;
     free(what->params);
     if (!r && is_legacy(s) && blocks_legacy_capture(s)) r = CAPTURE_IMPLICIT;

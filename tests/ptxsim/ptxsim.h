@@ -57,6 +57,13 @@ void ptxsim_register(const void* image, size_t bytes, const char* ptx);
 // Forgets faults, contexts' errors and totals.  Memory, modules and streams stay.
 void ptxsim_reset(void);
 
+// Of the launches, copies and fills that are asked for from now on, `skip` are done, and the next
+// `num` are not: they give this result, which no context remembers.  num 0: all are done.
+void ptxsim_refuse(int skip, int num, int result);
+
+// Launches, copies and fills that were asked for since then.
+int ptxsim_asked(void);
+
 #ifdef __cplusplus
 }
 #endif
