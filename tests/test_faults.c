@@ -298,6 +298,47 @@ static const char along[] = "kivi:k2,v2,kg16,vg16,sink=2,recent=5,page=16";
 Test(faults, what_fails_changes_nothing) { check_operations(along, 0); }
 Test(faults, what_fails_changes_nothing_of_a_window) { check_operations(along, 40); }
 
+// Of a batch the sequence that has come to a second wave is broken, the others are as before and go
+// on: one row beside a hundred, the launches refused in turn.
+Test(faults, a_batch_of_which_one_is_broken)
+{
+    enum { NUM = 3 };
+    const test_target cuda = open_driver();
+    const int32_t num_rows[NUM] = { 1, 100, 0 };
+    world w;
+    int broken = 0, reached = 1;
+    open_world(&w, &cuda, along, 0);
+    for (int skip = 0; reached; skip += 2) {
+        kvl_seq seqs[NUM];
+        state before[NUM];
+        for (int i = 0; i < NUM; ++i) seqs[i] = start(&w, i == 2);
+        for (int i = 0; i < NUM; ++i) before[i] = state_of(&w, seqs[i]);
+        kvl_append_desc a = { 0 };
+        a.num_seqs = NUM;
+        a.seqs = seqs;
+        a.num_rows = num_rows;
+        a.k.data = w.at[0];
+        a.v.data = w.at[1];
+        driver.refuse(skip, 1, OUT_OF_MEMORY);
+        const kvl_status status = kvl_append(w.c.cache, &a);
+        reached = driver.asked() > skip;
+        driver.refuse(0, 0, 0);
+        for (int i = 0; i < NUM; ++i) {
+            if (status != KVL_OK && is_broken(&w, seqs[i])) {
+                cr_assert_eq(i, 1, "after %d: sequence %d", skip, i);
+                ++broken;
+            } else if (status != KVL_OK) {
+                const state now = state_of(&w, seqs[i]);
+                same_state(&before[i], &now, "a batch");
+                test_ok(w.c.ctx, add_rows(&w, seqs[i], 60, 100, 0), "afterwards");
+            }
+            finish(&w, seqs[i]);
+        }
+    }
+    cr_assert_gt(broken, 0, "no failure came between two waves");
+    close_world(&w);
+}
+
 // After a failure that no call survives, in the first of several waves: every later call says so,
 // and none writes where it has no room.  Broken by a wave that is not emptied.
 Test(faults, a_context_that_is_lost_in_a_wave)
@@ -454,6 +495,54 @@ Test(faults, what_was_written_may_be_changed)
     kvl_device_free(ctx, on_device, sizeof back);
     cr_assert_eq(driver.host_free(numbers), 0);
     kvl_context_destroy(ctx);
+}
+
+static void* take_locked(size_t bytes, void* user)
+{
+    void* at = NULL;
+    (void)user;
+    return driver.host_alloc(&at, bytes, 0) == 0 ? at : NULL;
+}
+
+static void give_locked(void* at, size_t bytes, void* user)
+{
+    (void)bytes;
+    (void)user;
+    cr_assert_eq(driver.host_free(at), 0);
+}
+
+// The windows of two sequences, and their pages, pass through the same memory of the allocator's.
+Test(faults, a_load_through_page_locked_memory)
+{
+    setenv("PTXSIM_LATE", "1", 1);
+    static const char path[] = KVLOOM_TEST_SCRATCH "/faults-locked";
+    const test_target cuda = open_driver();
+    world w;
+    open_world(&w, &cuda, along, 0);
+    const kvl_seq seqs[2] = { start(&w, 0), start(&w, 2) };
+    const kvl_save_seq saved[2] = { { .seq = seqs[0] }, { .seq = seqs[1] } };
+    const kvl_save_desc save = { .num_seqs = 2, .seqs = saved, .path = path };
+    const kvl_load_desc load = { .path = path };
+    test_ok(w.c.ctx, kvl_save(w.c.cache, &save), "save");
+    kvl_context_desc desc = { .target = KVL_TARGET_CUDA, .num_threads = 1 };
+    desc.allocator = (kvl_allocator){ take_locked, give_locked, NULL };
+    test_cache c = w.c;
+    const kvl_cache_desc d = { .num_layers = 1, .layers = &w.c.layer };
+    test_ok(NULL, kvl_context_create(&desc, &c.ctx), "context");
+    test_ok(c.ctx, kvl_cache_create(c.ctx, &d, &c.cache), "cache");
+    kvl_loaded_seq* loaded = NULL;
+    int num = 0;
+    test_ok(c.ctx, kvl_load(c.cache, &load, &loaded, &num), "load");
+    cr_assert_eq(num, 2);
+    for (int i = 0; i < 2; ++i) {
+        const test_state a = test_snapshot(&w.c, seqs[i]);
+        const test_state b = test_snapshot(&c, loaded[i].seq);
+        test_same_state(&a, &b, "loaded");
+    }
+    kvl_loaded_free(c.ctx, loaded, num);
+    test_close(&c);
+    close_world(&w);
+    remove(path);
 }
 
 // GRAPHS
