@@ -781,7 +781,7 @@ KVL__FN kvl_status kvl__device_merge_kernel(kvl_context* ctx, kvl__cu_function* 
     kvl__free(ctx, t, sizeof *t);
     KVL__TRY(status);
     *out = request.function;
-    __atomic_store_n(&ctx->gpu->merge_results, request.function, __ATOMIC_RELEASE);
+    if (ctx->gpu) __atomic_store_n(&ctx->gpu->merge_results, request.function, __ATOMIC_RELEASE);
     return KVL_OK;
 }
 
