@@ -644,15 +644,35 @@ KVL__FN int kvl__tensors_put(const kvl__tensors* t, const kvl__text_out* header,
     return ok && fflush(file) == 0;
 }
 
+// Opens a name beside `place` that no other writer has, in this process or another.  NULL: errno
+// says why, and there is no such file.
+KVL__FN FILE* kvl__tensors_open(const char* place, char temp[KVL__PATH_BYTES])
+{
+    int fd = -1;
+    errno = EEXIST;
+    for (int i = 0; i < 100 && fd < 0 && errno == EEXIST; ++i) {
+        const int n = snprintf(temp, KVL__PATH_BYTES, "%s.%ld-%d.part", place, (long)getpid(), i);
+        if (n < 0 || n >= KVL__PATH_BYTES) {
+            errno = ENAMETOOLONG;
+            return NULL;
+        }
+        fd = open(temp, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
+    }
+    FILE* file = fd >= 0 ? fdopen(fd, "wb") : NULL;
+    if (fd < 0 || file) return file;
+    const int why = errno;
+    close(fd);
+    unlink(temp);
+    errno = why;
+    return NULL;
+}
+
 // Every array must have its data.  What was at `path` stays after a failure.
 KVL__FN kvl_status kvl__tensors_write(const kvl__tensors* t, const char* path)
 {
     kvl_context* ctx = t->ctx;
     char temp[KVL__PATH_BYTES], place[KVL__PATH_BYTES];
     KVL__TRY(kvl__place_of(ctx, path, 8, "{", place));
-    const int needed = snprintf(temp, sizeof temp, "%s.%ld.part", place, (long)getpid());
-    KVL__REQUIRE(ctx, needed < (int)sizeof temp, KVL_BAD_ARGUMENT, "%.80s...: the path is too long",
-                 path);
     for (int i = 0; i < t->num; ++i)
         KVL__REQUIRE(ctx, t->list[i].data || !t->list[i].bytes, KVL_FILE,
                      "%s: '%s' has no data to write", path, t->list[i].name);
@@ -662,7 +682,7 @@ KVL__FN kvl_status kvl__tensors_write(const kvl__tensors* t, const char* path)
     kvl__put_header(&header, t);
     kvl_status status = header.full ? kvl__tensors_no_memory(ctx) : KVL_OK;
     errno = 0;
-    FILE* file = status == KVL_OK ? fopen(temp, "wb") : NULL;
+    FILE* file = status == KVL_OK ? kvl__tensors_open(place, temp) : NULL;
     int ok = file != NULL;
     if (ok) {
         ok = kvl__tensors_put(t, &header, file);

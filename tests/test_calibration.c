@@ -1219,6 +1219,40 @@ Test(calibration, out_of_memory_is_told)
     remove(scratch);
 }
 
+enum { WRITERS = 4, SAVES = 40 };
+
+// Saves a calibration of its own context to the same path, again and again.
+static void* save_often(void* arg)
+{
+    const calibrated* c = arg;
+    int failed = 0;
+    for (int i = 0; i < SAVES; i++) {
+        failed += kvl_calibration_save(c->cal, i % 2 ? c->stats : NULL, scratch) != KVL_OK;
+    }
+    return failed > 0 ? arg : NULL;
+}
+
+// Breaks when two writers of one process meet under one private name: the file is of one of them.
+Test(calibration, writers_of_one_file_do_not_meet)
+{
+    calibrated all[WRITERS];
+    pthread_t threads[WRITERS];
+    kvl_calibration* cal = NULL;
+    for (int i = 0; i < WRITERS; i++) { open_calibrated(&all[i], NULL); }
+    for (int i = 0; i < WRITERS; i++) {
+        cr_assert_eq(pthread_create(&threads[i], NULL, save_often, &all[i]), 0);
+    }
+    for (int i = 0; i < WRITERS; i++) {
+        void* failed = NULL;
+        pthread_join(threads[i], &failed);
+        cr_expect_null(failed, "%s", kvl_context_message(all[i].ctx));
+    }
+    test_ok(all[0].ctx, kvl_calibration_load(all[0].ctx, scratch, &cal), "load");
+    kvl_calibration_free(cal);
+    for (int i = 0; i < WRITERS; i++) { close_calibrated(&all[i]); }
+    remove(scratch);
+}
+
 // SAVED ROWS
 
 static kvl_cache* open_with(const calibrated* c, const kvl_calibration* cal)
