@@ -1017,20 +1017,6 @@ Test(ptxsim, faults_of_threads, .init = open_90)
           "st.shared.u32 [%r4], %r1;",
           "st.shared.u32 [%r4], %r1;\nbar.sync 0;\nld.shared.u32 %r9, [sh];\nbar.sync 0;\n"
           "st.shared.u32 [%r4], %r1;", FAILED, "race in shared memory: write of byte", 64 },
-        // Thread 0 reads, then warp 1, then another lane of warp 0: three to know of.
-        { "setp.eq.u32 %p1, %r1, 0;\n@%p1 st.shared.u32 [sh], 7;\nbar.sync 0;\n"
-          "@%p1 ld.shared.u32 %r9, [sh];\nsetp.ge.u32 %p2, %r1, 32;\n@%p2 bra $other;\n"
-          "mov.u32 %r5, 20000;\n$loop: sub.u32 %r5, %r5, 1;\nsetp.ne.u32 %p3, %r5, 0;\n"
-          "@%p3 bra $loop;\nsetp.eq.u32 %p4, %r1, 1;\n@%p4 ld.shared.u32 %r9, [sh];\n"
-          "bar.warp.sync -1;\n@%p1 st.shared.u32 [sh], 8;\nbra $end;\n"
-          "$other: mov.u32 %r5, 2000;\n$wait: sub.u32 %r5, %r5, 1;\nsetp.ne.u32 %p3, %r5, 0;\n"
-          "@%p3 bra $wait;\nld.shared.u32 %r9, [sh];\n$end:",
-          "setp.eq.u32 %p1, %r1, 0;\n@%p1 st.shared.u32 [sh], 7;\nbar.sync 0;\n"
-          "@%p1 ld.shared.u32 %r9, [sh];\nsetp.ge.u32 %p2, %r1, 32;\n@%p2 bra $other;\n"
-          "setp.eq.u32 %p4, %r1, 1;\n@%p4 ld.shared.u32 %r9, [sh];\n"
-          "bar.sync 0;\n@%p1 st.shared.u32 [sh], 8;\nbra $end;\n"
-          "$other: ld.shared.u32 %r9, [sh];\nbar.sync 0;\n$end:", FAILED,
-          "thread 63 read", 64 },
         // Lanes of one warp.
         { "st.shared.u32 [%r4], %r1;\nsub.u32 %r5, 31, %r1;\nshl.b32 %r5, %r5, 2;\n"
           "add.u32 %r5, %r5, %r2;\nld.shared.u32 %r9, [%r5];",
@@ -1082,6 +1068,27 @@ Test(ptxsim, faults_of_threads, .init = open_90)
           "setp.eq.u32 %p1, %r1, 0;\n@%p1 cp.async.ca.shared.global [sh], [%d1], 4;\n"
           "cp.async.wait_all;\nbar.sync 0;\nld.shared.u32 %r9, [sh];", FAILED,
           "race in shared memory", 32 },
+    };
+    CHECK(cases);
+}
+
+// Thread 0 reads a byte, then warp 1, then another lane of warp 0: a write must know of all three.
+Test(ptxsim, faults_of_three_readers, .init = open_90)
+{
+    static const fault_case cases[] = {
+        { "setp.eq.u32 %p1, %r1, 0;\n@%p1 st.shared.u32 [sh], 7;\nbar.sync 0;\n"
+          "@%p1 ld.shared.u32 %r9, [sh];\nsetp.ge.u32 %p2, %r1, 32;\n@%p2 bra $other;\n"
+          "mov.u32 %r5, 20000;\n$loop: sub.u32 %r5, %r5, 1;\nsetp.ne.u32 %p3, %r5, 0;\n"
+          "@%p3 bra $loop;\nsetp.eq.u32 %p4, %r1, 1;\n@%p4 ld.shared.u32 %r9, [sh];\n"
+          "bar.warp.sync -1;\n@%p1 st.shared.u32 [sh], 8;\nbra $end;\n"
+          "$other: mov.u32 %r5, 2000;\n$wait: sub.u32 %r5, %r5, 1;\nsetp.ne.u32 %p3, %r5, 0;\n"
+          "@%p3 bra $wait;\nld.shared.u32 %r9, [sh];\n$end:",
+          "setp.eq.u32 %p1, %r1, 0;\n@%p1 st.shared.u32 [sh], 7;\nbar.sync 0;\n"
+          "@%p1 ld.shared.u32 %r9, [sh];\nsetp.ge.u32 %p2, %r1, 32;\n@%p2 bra $other;\n"
+          "setp.eq.u32 %p4, %r1, 1;\n@%p4 ld.shared.u32 %r9, [sh];\n"
+          "bar.sync 0;\n@%p1 st.shared.u32 [sh], 8;\nbra $end;\n"
+          "$other: ld.shared.u32 %r9, [sh];\nbar.sync 0;\n$end:", FAILED,
+          "thread 63 read", 64 },
     };
     CHECK(cases);
 }

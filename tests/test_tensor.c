@@ -78,7 +78,10 @@ static const beyond beyond_16_bits[] = {
     { { "kivi:sink=1,recent=32", 4, 2, 64, 64, 140, 0, 0, 0 }, 1, 1, 0, 0, 1, 3, 0x1p108f, 0 },
     { { "rtn:k2,v2,kg64,vg32,sink=1,recent=32", 8, 1, 64, 64, 140, 0, 0, 0 }, 0x1p-8f, 1, 0, 0, 1,
       5, 0x1p126f, 1 },
-    // All of its scores are below -1e30, from which a first one is told.
+    // Scores of 1.6 2^127, which times log2 e are infinite: finite sums with an infinite top.
+    { { "rtn:k2,v2,kg64,vg32,sink=1,recent=32", 8, 1, 64, 64, 140, 0, 0, 0 }, 0x1p-8f, 1, 0, 112,
+      0.9f, 5, 0x1p121f, 1 },
+    // One head's scores are all below -1e30, from which a first one is told.
     { { "kivi:sink=0,recent=0", 6, 1, 64, 64, 140, 0, 0, 0 }, 1, 1, 1, 20, -4, 2, 0x1p100f, 0 },
     // Scales of keys, then of values, beyond 65504.
     { { "kivi:sink=1,recent=32,rows=bf16", 4, 1, 64, 64, 140, 0, 0, 0 }, 4e5f, 1, 5, 0, 1e-6f, 0, 0,
