@@ -3,10 +3,10 @@
 
 // c += a b, fragments of m16n8k16: lane 4 g + t has of a the rows g, g + 8 (a0, a1) at columns
 // 2 t, 2 t + 1, then (a2, a3) at 8 more; of b column g at those rows; of c rows g (c[0], c[1]) and
-// g + 8 at columns 2 t, 2 t + 1.  Products are exact.  Of 8 of them (from
-// sm_90 on 16) and the sum so far, the bits 24 (25) or more below the greatest exponent are cut
-// before they are added, and a code below the least normal f16 has the exponent of that one: beside
-// the greatest factor x that meets a code, each product is cut at x 2^-14 (2^-15) or finer.
+// g + 8 at columns 2 t, 2 t + 1.  Products are exact.  Of 8 of them (from sm_90 on 16) and the sum
+// so far, the bits 24 (25) or more below the greatest exponent are cut before they are added, and a
+// code below the least normal f16 has the exponent of that one: beside the greatest factor x that
+// meets a code, each product is cut at x 2^-14 (2^-15) or finer.
 INLINE void multiply(float* c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                      uint32_t b1)
 {
