@@ -1382,57 +1382,87 @@ KVL__FN void kvl__attend_sketched(const kvl__attend_job* job, kvl__basis_args* b
     l->program.attend_pages(a);
 }
 
-// One part of one query row and KV head; whoever finishes the last part merges.
-KVL__FN void kvl__attend_item(void* arg, int64_t item, int thread)
+// Loads the queries of a head in float32, times softmax_scale, to q [num_heads, head_dim].
+KVL__FN void kvl__load_queries(const kvl__attend_job* job, const kvl__query* query, int head,
+                               float* q)
 {
-    const kvl__attend_job* job = (const kvl__attend_job*)arg;
-    kvl_cache* cache = job->cache;
     const kvl__layer* l = job->l;
     const int heads = l->config.num_heads, dim = l->config.side[0].head_dim;
-    const kvl__query* query = kvl__query_of_item(job, item);
-    const int num_parts = query->v.num_splits + 1;
-    const int64_t local = item - query->first_item;
-    const int head = (int)(local / num_parts), part = (int)(local % num_parts);
-    unsigned char* scratch = cache->thread_scratch + thread * cache->thread_bytes;
-    float* q = (float*)(void*)scratch;
-    float* acc = (float*)(void*)(scratch + kvl__round_up(4 * cache->q_floats, 64));
-    float bias[KVL__MAX_HEADS] = { 0 };
-    kvl__attend_args a;
-    kvl__attend_args_of(job, query, head, part, &a);
     for (int h = 0; h < heads; ++h) {
         const unsigned char* from = job->q.data + query->row * job->q.row_bytes +
                                     (head * heads + h) * job->q.head_bytes;
         for (int i = 0; i < dim; ++i)
             q[h * dim + i] = kvl__load_value(from, job->q.type, i) * l->softmax_scale;
     }
+}
+
+// Pages of a part, with the queries in `basis`; ready: they are as prepare_query leaves them.
+KVL__FN void kvl__attend_pages(const kvl__attend_job* job, const kvl__query* query, int head,
+                               kvl__basis_args* basis, int ready, kvl__attend_args* a)
+{
+    const kvl__layer* l = job->l;
+    if (l->turns) {
+        kvl__attend_restored(job, query, head, basis, a);
+    } else if (kvl__is_by_position(&l->config.side[0])) {
+        kvl__attend_by_position(job, query, basis, a);
+    } else if (kvl__sketches(&l->config.side[0])) {
+        kvl__attend_sketched(job, basis, a);
+    } else {
+        if (!ready) l->program.prepare_query(basis);
+        l->program.attend_pages(a);
+    }
+}
+
+// Whether all parts of pages read a query as prepare_query alone leaves it.
+KVL__FN int kvl__keeps_queries(const kvl__layer* l)
+{
+    const kvl__codec* c = &l->config.side[0];
+    return !l->turns && !kvl__is_by_position(c) && !kvl__sketches(c);
+}
+
+// One part of one query row and KV head; whoever finishes the last part merges.
+KVL__FN void kvl__attend_item(void* arg, int64_t item, int thread)
+{
+    const kvl__attend_job* job = (const kvl__attend_job*)arg;
+    kvl_cache* cache = job->cache;
+    const kvl__layer* l = job->l;
+    const kvl__query* query = kvl__query_of_item(job, item);
+    const int num_parts = query->v.num_splits + 1;
+    const int64_t local = item - query->first_item, number = query - cache->wave;
+    const int head = (int)(local / num_parts), part = (int)(local % num_parts);
+    unsigned char* scratch = cache->thread_scratch + thread * cache->thread_bytes;
+    kvl__prepared* p = (kvl__prepared*)(void*)scratch;
+    float* q = (float*)(void*)(scratch + KVL__PREPARED_BYTES);
+    float* acc = (float*)(void*)((unsigned char*)q + kvl__round_up(4 * cache->q_floats, 64));
+    kvl__attend_args a;
+    kvl__attend_args_of(job, query, head, part, &a);
+    const int ready = a.pages && p->wave == cache->num_waves && p->query == number &&
+                      p->head == head;
+    if (!ready) {
+        kvl__load_queries(job, query, head, q);
+        memset(p->bias, 0, sizeof p->bias);
+        p->wave = a.pages && kvl__keeps_queries(l) ? cache->num_waves : 0;
+        p->query = number;
+        p->head = head;
+    }
     a.q = q;
-    a.bias = bias;
+    a.bias = p->bias;
     a.o = cache->o_part + item * cache->part_floats;
-    a.lse = cache->lse_part + item * heads;
-    a.scratch = scratch + kvl__round_up(4 * cache->q_floats, 64) +
-                kvl__round_up(4 * cache->acc_floats, 64);
+    a.lse = cache->lse_part + item * l->config.num_heads;
+    a.scratch = (unsigned char*)acc + kvl__round_up(4 * cache->acc_floats, 64);
     if (a.pages) {
         kvl__basis_args basis;
         basis.codec = &l->config.side[0];
         basis.tables = kvl__record_of(l, 0, head);
         basis.x = q;
-        basis.bias = bias;
+        basis.bias = p->bias;
         basis.mass = NULL;
-        basis.num_heads = heads;
-        if (l->turns) {
-            kvl__attend_restored(job, query, head, &basis, &a);
-        } else if (kvl__is_by_position(&l->config.side[0])) {
-            kvl__attend_by_position(job, query, &basis, &a);
-        } else if (kvl__sketches(&l->config.side[0])) {
-            kvl__attend_sketched(job, &basis, &a);
-        } else {
-            l->program.prepare_query(&basis);
-            l->program.attend_pages(&a);
-        }
+        basis.num_heads = l->config.num_heads;
+        kvl__attend_pages(job, query, head, &basis, ready, &a);
     } else {
         l->program.attend_windows(&a);
     }
-    int32_t* done = &cache->done[(query - cache->wave) * l->config.num_kv_heads + head];
+    int32_t* done = &cache->done[number * l->config.num_kv_heads + head];
     if (__atomic_add_fetch(done, 1, __ATOMIC_ACQ_REL) == num_parts)
         kvl__merge(job, query, head, item - part, acc);
 }
@@ -1447,6 +1477,7 @@ KVL__FN void kvl__attend_wave(kvl__attend_job* job)
     }
     if (job->num_queries == 0) return;
     memset(job->cache->done, 0, (size_t)(job->num_queries * heads) * sizeof(int32_t));
+    ++job->cache->num_waves;
     if (job->rows_read * heads < 64)
         for (int64_t i = 0; i < items; ++i) kvl__attend_item(job, i, 0);
     else

@@ -155,6 +155,17 @@ typedef struct kvl__query {
     int64_t               first_item;   // parts of heads that earlier rows have
 } kvl__query;
 
+// Whose queries a thread has ready in its scratch: the parts of a query and head that it takes one
+// after the other read them as they are.
+typedef struct kvl__prepared {
+    uint64_t wave;                     // of those that the cache has run, from 1; 0: none are ready
+    int64_t  query;                    // of the wave
+    int      head;
+    float    bias[KVL__MAX_HEADS];     // [num_heads]
+} kvl__prepared;
+
+enum { KVL__PREPARED_BYTES = 128 };    // of a kvl__prepared, and no cache line of anything else
+
 // What a cache has on a device.
 typedef struct kvl__device_state {
     kvl__cu_stream stream;              // of the last call; what follows is in its order
@@ -200,7 +211,8 @@ struct kvl_cache {
     float*       o_part;                // [max_parts, num_heads * head_dim_v]
     float*       lse_part;              // [max_parts, num_heads]
     int32_t*     done;                  // [KVL__WAVE_ROWS * max_kv_heads] parts that are finished
-    unsigned char* thread_scratch;      // [threads, thread_bytes]
+    unsigned char* thread_scratch;      // [threads, thread_bytes], each begins with kvl__prepared
+    uint64_t     num_waves;             // that have run
     int64_t      part_floats, thread_bytes, q_floats, acc_floats;
     uintptr_t    user;                  // of KVLOOM_DEBUG: the thread that is in a call; 0: none
     int          user_depth;            // calls on the cache that are within each other
@@ -1210,7 +1222,7 @@ KVL__FN uint64_t kvl__scratch_sizes(kvl_cache* cache, int num_threads)
         return (uint64_t)(64 + kvl__round_up((int64_t)sizeof(kvl__query) * KVL__WAVE_ROWS, 64));
     cache->part_floats = cache->acc_floats;
     cache->max_parts = kv_heads * KVL__WAVE_PARTS;
-    cache->thread_bytes = kvl__round_up(4 * cache->q_floats, 64) +
+    cache->thread_bytes = KVL__PREPARED_BYTES + kvl__round_up(4 * cache->q_floats, 64) +
                           kvl__round_up(4 * cache->acc_floats, 64) + KVL__SCRATCH_BYTES;
     return (uint64_t)(64 + kvl__round_up((int64_t)sizeof(kvl__query) * KVL__WAVE_ROWS, 64) +
                       kvl__round_up(4 * cache->max_parts * cache->part_floats, 64) +
