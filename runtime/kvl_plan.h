@@ -9,7 +9,11 @@
 #include "kvl_config.h"
 
 enum {
-    KVL__SPLIT_ROWS = 1024,        // rows of pages that one thread takes at least
+    KVL__SPLIT_ROWS = 1024,        // rows of pages that one thread takes at a time,
+    KVL__SPLIT_LEAST = 384,        // down to this where all heads have fewer than so many splits,
+    KVL__SPLITS_FEW = 8,
+    KVL__SPLIT_MOST = 4096,        // up to this where they have more than so many
+    KVL__SPLITS_MANY = 64,
     KVL__DEVICE_SPLIT_ROWS = 256,  // that one CTA takes at least
     KVL__MAX_SPLITS = 63           // of pages; one more part holds sink and tail
 };
@@ -151,6 +155,20 @@ typedef struct kvl__visible {
     int     num_splits;            // of pages
 } kvl__visible;
 
+// Splits of a query that sees `rows` rows in `pages` pages.  Each has a cost of its own, that of
+// about 90 rows; too few leave threads without work.
+KVL__FN int64_t kvl__num_splits(const kvl__config* c, int64_t rows, int64_t pages)
+{
+    const int64_t heads = c->num_kv_heads;
+    int64_t few = 1;                                     // 2^n, so that two threads have as many
+    while (few * heads < KVL__SPLITS_FEW && rows >= 2 * few * KVL__SPLIT_LEAST) few *= 2;
+    const int64_t many = kvl__max_i64(KVL__SPLITS_MANY / heads,
+                                      (rows + KVL__SPLIT_MOST - 1) / KVL__SPLIT_MOST);
+    const int64_t usual = (rows + KVL__SPLIT_ROWS - 1) / KVL__SPLIT_ROWS;
+    const int64_t most = kvl__min_i64(pages, KVL__MAX_SPLITS);
+    return kvl__min_i64(most, kvl__max_i64(few, kvl__min_i64(usual, many)));
+}
+
 KVL__FN kvl__visible kvl__see(const kvl__config* c, const kvl__extent* e, int64_t begin,
                               int64_t end)
 {
@@ -170,8 +188,8 @@ KVL__FN kvl__visible kvl__see(const kvl__config* c, const kvl__extent* e, int64_
     if (v.page_begin >= v.page_end) return v;
     v.first_page = v.page_begin / c->page_size;
     const int64_t pages = (v.page_end - 1) / c->page_size - v.first_page + 1;
-    const int64_t least = (KVL__SPLIT_ROWS + c->page_size - 1) / c->page_size;
-    v.pages_per_split = kvl__max_i64(least, (pages + KVL__MAX_SPLITS - 1) / KVL__MAX_SPLITS);
+    const int64_t splits = kvl__num_splits(c, v.page_end - v.page_begin, pages);
+    v.pages_per_split = (pages + splits - 1) / splits;
     v.num_splits = (int)((pages + v.pages_per_split - 1) / v.pages_per_split);
     return v;
 }
