@@ -83,6 +83,10 @@ static const beyond beyond_16_bits[] = {
       0.9f, 5, 0x1p121f, 1 },
     // One head's scores are all below -1e30, from which a first one is told.
     { { "kivi:sink=0,recent=0", 6, 1, 64, 64, 140, 0, 0, 0 }, 1, 1, 1, 20, -4, 2, 0x1p100f, 0 },
+    // One head of one, and one of six, whose scores are near -1e31: a top is rounded by 2^79.
+    { { "kivi:sink=0,recent=0", 1, 1, 64, 64, 140, 0, 0, 0 }, 1, 1, 1, 20, -4, 0, 0x1p97f, 0 },
+    { { "rtn:k2,v2,kg64,vg32,sink=1,recent=32", 6, 1, 64, 64, 140, 0, 0, 0 }, 0x1p-8f, 1, 0, 112,
+      -0.9f, 5, 0x1p97f, 1 },
     // Scales of keys, then of values, beyond 65504.
     { { "kivi:sink=1,recent=32,rows=bf16", 4, 1, 64, 64, 140, 0, 0, 0 }, 4e5f, 1, 5, 0, 1e-6f, 0, 0,
       0 },

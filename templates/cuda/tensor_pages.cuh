@@ -758,6 +758,24 @@ INLINE bool is_finite(const partial& o)
     return size == 0.0f;
 }
 
+// The sum of a head's weights, times 2^lift, in the lanes of g = 7.
+INLINE float sum_of_weights(const partial& o, int c, int r)
+{
+    return o.zero[c][zero_tiles - 1][0][r] + o.zero[c][zero_tiles - 1][1][r + 2];
+}
+
+// Whether each head of a lane has the weight of its top.  A top beyond 2^23 is rounded by more than
+// a weight can be off, and all of them may be 0.
+INLINE bool has_top(const partial& o, const place& p)
+{
+    float least = 1e30f;
+#pragma unroll
+    for (int c = 0; c < columns; ++c)
+        for (int r = 0; r < $(n.tall and 2 or 1); ++r)
+            least = fminf(least, sum_of_weights(o, c, r));
+    return p.g != 7 || least >= power_of_two(o.lift - 1.0f);
+}
+
 // Of each warp and head.  Rows begin four banks apart.
 typedef struct results {
     float top[cta_warps][8 * columns], sum[cta_warps][8 * columns];
@@ -774,8 +792,7 @@ INLINE void store_partial(const partial& o, const place& p, results* w)
 #pragma unroll
         for (int r = 0; r < $(heads); ++r) {
             const int h = $(n.tall and "c * 8 + p.t * 2 + r" or "p.t");
-            const float* sums = o.zero[c][zero_tiles - 1][0];
-            if (p.g == 7) w->sum[warp][h] = sums[r] + o.zero[c][zero_tiles - 1][1][r + 2];
+            if (p.g == 7) w->sum[warp][h] = sum_of_weights(o, c, r);
 #pragma unroll
             for (int x = 0; x < outs; ++x) {
                 const int group = x / (outs / value_groups);
@@ -1055,7 +1072,7 @@ INLINE bool attend_heads(const kvl__device_attend& a, const kvl__device_seq* s, 
         // A warp without steps has no top.  One with steps and no top has no number but NaN, or
         // scores below what a first top is raised from.
         const bool some = attend_steps(&w, s, p, q, ring, &o);
-        const bool odd = __any_sync(0xffffffffu, some && !is_finite(o));
+        const bool odd = __any_sync(0xffffffffu, some && !(is_finite(o) && has_top(o, p)));
         if (p.lane == 0) is_odd[threadIdx.x / 32] = odd;
         __syncthreads();
         if (!(is_odd[0] | is_odd[1] | is_odd[2] | is_odd[3])) {

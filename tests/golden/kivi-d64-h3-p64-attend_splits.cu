@@ -2068,6 +2068,24 @@ INLINE bool is_finite(const partial& o)
     return size == 0.0f;
 }
 
+// The sum of a head's weights, times 2^lift, in the lanes of g = 7.
+INLINE float sum_of_weights(const partial& o, int c, int r)
+{
+    return o.zero[c][zero_tiles - 1][0][r] + o.zero[c][zero_tiles - 1][1][r + 2];
+}
+
+// Whether each head of a lane has the weight of its top.  A top beyond 2^23 is rounded by more than
+// a weight can be off, and all of them may be 0.
+INLINE bool has_top(const partial& o, const place& p)
+{
+    float least = 1e30f;
+#pragma unroll
+    for (int c = 0; c < columns; ++c)
+        for (int r = 0; r < 1; ++r)
+            least = fminf(least, sum_of_weights(o, c, r));
+    return p.g != 7 || least >= power_of_two(o.lift - 1.0f);
+}
+
 // Of each warp and head.  Rows begin four banks apart.
 typedef struct results {
     float top[cta_warps][8 * columns], sum[cta_warps][8 * columns];
@@ -2077,15 +2095,14 @@ typedef struct results {
 INLINE void store_partial(const partial& o, const place& p, results* w)
 {
     const int warp = threadIdx.x / 32;
-#line 771 "templates/cuda/tensor_pages.cuh"
+#line 789 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
         if (p.g == 0) w->top[warp][head_of(p, c)] = o.top[c];
 #pragma unroll
         for (int r = 0; r < 1; ++r) {
             const int h = p.t;
-            const float* sums = o.zero[c][zero_tiles - 1][0];
-            if (p.g == 7) w->sum[warp][h] = sums[r] + o.zero[c][zero_tiles - 1][1][r + 2];
+            if (p.g == 7) w->sum[warp][h] = sum_of_weights(o, c, r);
 #pragma unroll
             for (int x = 0; x < outs; ++x) {
                 const int group = x / (outs / value_groups);
@@ -2122,7 +2139,7 @@ INLINE void store_results(const kvl__device_attend& a, int query, int head, int 
         to[h * (int64_t)a.parts * head_dim_v + channel] = __fdividef(out, sum * 8.0f);
         if (channel > 0) continue;
         float lse = (top - lift) * 0.693147181f + logf(sum);
-#line 818 "templates/cuda/tensor_pages.cuh"
+#line 835 "templates/cuda/tensor_pages.cuh"
         ((float*)a.lse_part)[(first + h) * a.parts + part] = lse;
     }
 }
@@ -2134,11 +2151,11 @@ INLINE float score_by_floats(const kvl__device_attend& a, const unsigned char* k
                              const float* q, float bias, float slope, int distance)
 {
     float sum = 0.0f;
-#line 832 "templates/cuda/tensor_pages.cuh"
+#line 849 "templates/cuda/tensor_pages.cuh"
 #pragma unroll 1
     for (int at = 0; at < head_dim_k; ++at) {
         uint32_t code;
-#line 836 "templates/cuda/tensor_pages.cuh"
+#line 853 "templates/cuda/tensor_pages.cuh"
         sum = mul_add(q[0 + at], k_read_value(keys, lane, at, &code), sum);
     }
     sum += bias;
@@ -2237,7 +2254,7 @@ INLINE void bend_scores(const warp_task& w, const place& p, int row, float (*s)[
 {
     const kvl__device_attend& a = *w.a;
     const float log2_e = 1.44269504f;
-#line 937 "templates/cuda/tensor_pages.cuh"
+#line 954 "templates/cuda/tensor_pages.cuh"
 #pragma unroll
     for (int c = 0; c < columns; ++c)
         for (int i = 0; i < scores; ++i) {
@@ -2245,7 +2262,7 @@ INLINE void bend_scores(const warp_task& w, const place& p, int row, float (*s)[
             const float by = w.factor[c];
             float x = eighths_of(s[c][i], zero[c]) * by * (1.0f / log2_e);
             if (a.soft_cap > 0.0f) {
-#line 947 "templates/cuda/tensor_pages.cuh"
+#line 964 "templates/cuda/tensor_pages.cuh"
                 // tanh y = 1 - 2 / (e^(2 y) + 1)
                 const float e = power_of_two(x * (2.0f * log2_e / a.soft_cap));
                 x = a.soft_cap - __fdividef(2.0f * a.soft_cap, e + 1.0f);
@@ -2265,9 +2282,9 @@ INLINE void read_numbers(const warp_task& w, const unsigned char* ring, const pl
 {
     if (true) {
         read_key_numbers(p, stage);
-#line 967 "templates/cuda/tensor_pages.cuh"
+#line 984 "templates/cuda/tensor_pages.cuh"
         read_basis(ring + stage + codes_bytes, p, basis);
-#line 969 "templates/cuda/tensor_pages.cuh"
+#line 986 "templates/cuda/tensor_pages.cuh"
     }
     read_value_numbers(p, stage, inside, w.begin - row, w.end - row);
 }
@@ -2357,7 +2374,7 @@ INLINE bool attend_heads(const kvl__device_attend& a, const kvl__device_seq* s, 
         // A warp without steps has no top.  One with steps and no top has no number but NaN, or
         // scores below what a first top is raised from.
         const bool some = attend_steps(&w, s, p, q, ring, &o);
-        const bool odd = __any_sync(0xffffffffu, some && !is_finite(o));
+        const bool odd = __any_sync(0xffffffffu, some && !(is_finite(o) && has_top(o, p)));
         if (p.lane == 0) is_odd[threadIdx.x / 32] = odd;
         __syncthreads();
         if (!(is_odd[0] | is_odd[1] | is_odd[2] | is_odd[3])) {
@@ -2375,11 +2392,11 @@ INLINE void attend_split(const kvl__device_attend& a, const kvl__device_seq* s, 
 {
     enum { of_warp = num_stages * stage_bytes + numbers_bytes };
     const uint32_t ring_at = shared_address(room + threadIdx.x / 32 * of_warp);
-#line 1087 "templates/cuda/tensor_pages.cuh"
+#line 1104 "templates/cuda/tensor_pages.cuh"
     const place p = place_of(ring_at, ring_at + num_stages * stage_bytes);
     if (!attend_heads(a, s, query, head, 0, part, begin, end, position, p, room))
         attend_by_floats(a, s, query, head, part, begin, end, position, (float*)room);
-#line 1091 "templates/cuda/tensor_pages.cuh"
+#line 1108 "templates/cuda/tensor_pages.cuh"
 }
 
 #line 16 "templates/cuda/attend_splits.cu"
