@@ -227,6 +227,79 @@ static void check_arch(const char* arch)
     for (int i = 0; i < 5; ++i) check_shape(&shapes[some[i]], &cuda, &reference);
 }
 
+// Presets by head shape, and the bytes that their pages hold of a row: by hand, from bits a value.
+// Rows: of each warp's one step, or of two, which then share the numbers of 64 keys.
+static const struct { const char* spec; int heads, dim, bytes, rows; } traffic[] = {
+    { "kivi:k2,v2,g32", 1, 128, 80, 128 },     { "kivi:k2,v2,g32", 4, 128, 80, 128 },
+    { "kivi:k2,v2,g32", 8, 128, 80, 128 },     { "kivi:k2,v2,g32", 16, 128, 80, 128 },
+    { "kivi:k2,v2,g32", 8, 64, 40, 128 },      { "kivi:k2,v2,g64,page=512", 8, 128, 72, 256 },
+    { "kivi:k4,v4,g32", 8, 128, 144, 128 },    { "kivi:k2,v2,g32,meta=f16", 8, 128, 96, 128 },
+    { "loom", 4, 128, 72, 128 },               { "flagrot-kivi:k2,v2,g32", 4, 128, 80, 128 },
+    { "rtn:k2,v2,g32", 4, 128, 80, 128 },      { "quest", 8, 128, 68, 128 },
+    { "wush", 8, 128, 72, 128 },
+};
+
+// What it costs to see twice the rows, in the same CTA: counters less those of the rows alone.
+static void count_traffic(const test_cache* c, kvl_seq seq, int rows, const float* q, float* o,
+                          ptxsim_stats* more)
+{
+    void (*reset)(void);
+    void (*totals)(ptxsim_stats*);
+    ptxsim_stats few;
+    *(void**)&reset = dlsym(RTLD_DEFAULT, "ptxsim_reset");
+    *(void**)&totals = dlsym(RTLD_DEFAULT, "ptxsim_totals");
+    for (int64_t end = rows; end <= 2 * rows; end += rows) {
+        kvl_attend_desc attend = { .num_seqs = 1, .seqs = &seq, .row_ends = &end };
+        attend.q.data = q;
+        attend.o.data = o;
+        reset();
+        cr_assert_eq(kvl_attend(c->cache, &attend), KVL_OK, "%s", kvl_context_message(c->ctx));
+        totals(end == rows ? &few : more);
+    }
+    more->global_load_sectors -= few.global_load_sectors;
+    more->global_load_bytes -= few.global_load_bytes;
+    more->shared_accesses -= few.shared_accesses;
+    more->shared_conflicts -= few.shared_conflicts;
+}
+
+// Broken by a copy of which parts of sectors are not wanted, by bytes that are read twice, by
+// lanes that wait for one bank.
+Test(tensor, reads_what_pages_hold_and_no_more)
+{
+    if (!sim_is_wanted()) cr_skip_test("a device has no such counters");
+    const test_target cuda = test_cuda_target();
+    for (size_t i = 0; i < sizeof traffic / sizeof traffic[0]; ++i) {
+        const int heads = traffic[i].heads, dim = traffic[i].dim, rows = traffic[i].rows;
+        char spec[128];
+        snprintf(spec, sizeof spec, "%s%ssink=0,recent=0", traffic[i].spec,
+                 strchr(traffic[i].spec, ':') ? "," : ":");
+        const kvl_layer_desc layer = test_layer(spec, heads, 1, dim, dim);
+        test_cache c = test_open(&cuda, &layer);
+        const kvl_seq seq = test_seq(&c);
+        float *k = test_floats(2 * rows * dim), *v = test_floats(2 * rows * dim);
+        float *q = test_floats(heads * dim), *o = test_floats(heads * dim);
+        ptxsim_stats more;
+        test_rows(1, 2 * rows, 1, dim, k);
+        test_rows(2, 2 * rows, 1, dim, v);
+        test_queries(3, 1, heads, dim, q);
+        test_append(&c, seq, k, v, 0, 2 * rows);
+        count_traffic(&c, seq, rows, q, o, &more);
+        const double held = (double)rows * traffic[i].bytes;
+        const double moved = 32.0 * (double)more.global_load_sectors;
+        const double waits = (double)more.shared_conflicts / (double)more.shared_accesses;
+        cr_log_info("%s, %d heads: %.3f of the bytes held are moved, %.3f asked for; %.4f waits",
+                    spec, heads, moved / held, (double)more.global_load_bytes / held, waits);
+        cr_assert(moved >= held && moved <= 1.05 * held, "%s, %d heads: %.0f bytes moved of %.0f",
+                  spec, heads, moved, held);
+        cr_assert(waits <= 0.05, "%s, %d heads: %.4f waits an access", spec, heads, waits);
+        test_close(&c);
+        free(k);
+        free(v);
+        free(q);
+        free(o);
+    }
+}
+
 Test(tensor, sm_75)
 {
     // Broken by what takes the place of products of 16 channels, of copies that nobody waits for,

@@ -24,14 +24,25 @@ import subprocess
 import sys
 import tempfile
 
-CONFIGS = [('kivi:k2,v2,g32', 1, 128), ('kivi:k2,v2,g32', 4, 128), ('kivi:k2,v2,g32', 8, 128),
-           ('kivi:k2,v2,g32', 16, 128), ('kivi:k2,v2,g64', 8, 128), ('kivi:k2,v2,g32', 8, 64),
-           ('kivi:k4,v4,g32', 8, 128), ('kivi:k2,v2,g32,meta=f16', 8, 128), ('loom', 4, 128),
-           ('flagrot-kivi:k2,v2,g32', 4, 128), ('flagrot-kivi:k2,v2,g32', 8, 128),
-           ('rtn:k2,v2,g32', 4, 128), ('quest', 4, 128), ('quest', 8, 128), ('wush', 4, 128),
-           ('wush', 8, 128)]
+# Spec, query heads, head dim, bytes of a row in pages.
+CONFIGS = [('kivi:k2,v2,g32', 1, 128, 80), ('kivi:k2,v2,g32', 4, 128, 80),
+           ('kivi:k2,v2,g32', 8, 128, 80), ('kivi:k2,v2,g32', 16, 128, 80),
+           ('kivi:k2,v2,g64', 8, 128, 72), ('kivi:k2,v2,g32', 8, 64, 40),
+           ('kivi:k4,v4,g32', 8, 128, 144), ('kivi:k2,v2,g32,meta=f16', 8, 128, 96),
+           ('loom', 4, 128, 72), ('flagrot-kivi:k2,v2,g32', 4, 128, 80),
+           ('flagrot-kivi:k2,v2,g32', 8, 128, 80), ('rtn:k2,v2,g32', 4, 128, 80),
+           ('quest', 4, 128, 68), ('quest', 8, 128, 68), ('wush', 4, 128, 72),
+           ('wush', 8, 128, 72)]
 PAGE_ROWS = 64                                       # of these configurations
 SLACK = 0.03                                         # of another build of the compiler
+# What an H200's memory gives a multiprocessor, bytes a clock: 52.6 values of 2.5 bits.
+COPY_RATE = 52.6 * 2.5 / 8
+ALU_MOST = 85                                        # percent
+# Not the ALU's, which takes an instruction in two clocks: tensor cores, memory, the units of
+# multiply-adds and of exponents, the uniform datapath, control.
+NOT_ALU = re.compile(r'^(HMMA|IMMA|LD|ST|RED|ATOM|FFMA|FMUL|FADD|HFMA2|HMUL2|HADD2|IMAD|MUFU|U[A-Z]|'
+                     r'R2UR|S2|CS2R|BRA|BSYNC|BSSY|BAR|WARPSYNC|EXIT|RET|CALL|NOP|DEPBAR|SHFL|VOTE|'
+                     r'MOVM|MEMBAR|ERRBAR|YIELD|NANOSLEEP)')
 
 
 def nvrtc_version():
@@ -55,7 +66,7 @@ def find_nvdisasm():
 
 
 def make_cubin(cache, folder, config):
-    spec, heads, dim = config
+    spec, heads, dim, _ = config
     run = subprocess.run([cache, '--dir', folder, '--target', 'cuda', '--arch', 'sm_90',
                           '--q-heads', str(heads), '--kv-heads', '1', '--head-dim', str(dim),
                           'warm', spec], capture_output=True, text=True)
@@ -136,11 +147,16 @@ def way_through(code, labels, goals):
     return way
 
 
+def is_alu(text):
+    return not NOT_ALU.match(re.sub(r'^@!?U?P\w+\s+', '', text))
+
+
 def count(code, labels):
-    """Instructions of a step, the mean of those of a page, and products among them."""
+    """Of a step: instructions, the mean of those of a page; among those of a step that stays on
+    its page, products and the ALU's."""
     products = [i for i, text in enumerate(code) if 'HMMA' in text]
     if not products:
-        return 0, 0
+        return 0, 0, 0
     copies, last = lambda i: 'LDGSTS' in code[i], lambda _: products[-1]
     way = way_through(code, labels, [copies, last])
     turns = [way_through(code, labels, [lambda i, load=load: i == load, copies, last])
@@ -148,7 +164,7 @@ def count(code, labels):
     turn = min((len(turn) for turn in turns if turn), default=0)
     steps = PAGE_ROWS // 32
     return ((len(way) * (steps - 1) + max(turn, len(way))) / steps,
-            sum('HMMA' in code[i] for i in way))
+            sum('HMMA' in code[i] for i in way), sum(is_alu(code[i]) for i in way))
 
 
 def resources(binary):
@@ -178,20 +194,22 @@ def row_of(cache, nvdisasm, config):
     finally:
         shutil.rmtree(folder)
     code, labels = disassemble(nvdisasm, binary)
-    instructions, products = count(code, labels)
+    instructions, products, alu = count(code, labels)
     registers, shared = resources(binary)
-    spec, heads, dim = config
-    return '%7.3f %6.1f %5d %6d %6d %7d %5d  %s %d 1 %d' % (
-        instructions / (2.0 * dim), instructions, products, registers,
+    spec, heads, dim, row_bytes = config
+    clocks = 32 * row_bytes / (COPY_RATE / 4)        # of a step: a quarter of a multiprocessor
+    return '%7.3f %6.1f %5d %5d %5.1f %6d %6d %7d %5d  %s %d 1 %d' % (
+        instructions / (2.0 * dim), instructions, products, alu, 200 * alu / clocks, registers,
         sum(bool(re.search(r'\b(STL|LDL)\b', text)) for text in code), shared,
         ctas_of(registers, shared), spec, heads, dim)
 
 
 HEADER = '''# tensor.txt -- written by tools/count_tensor.py with NVRTC %s: tensor-core attention,
 # sm_90, a step of 32 tokens of one warp: instructions a value of a lane, in all (the mean of the
-# steps of a page), and products among them; of the kernel registers, instructions that spill,
-# bytes of shared memory, CTAs a multiprocessor.  No GPU has confirmed anything here.
-# a value in all  mma   regs spills  shared  CTAs  spec, query heads, KV heads, head dim
+# steps of a page), products and the ALU's among them, percent of the time that the ALU has at the
+# rate at which an H200 copies; of the kernel registers, instructions that spill, bytes of shared
+# memory, CTAs a multiprocessor.  No GPU has confirmed anything here.
+# a value in all  mma   ALU    %%   regs spills  shared  CTAs  spec, query heads, KV heads, head dim
 '''
 
 
@@ -204,18 +222,22 @@ def compare(rows, path, version):
         known = {name_of(line): float(line.split()[0]) for line in f if line[0] != '#'}
     bad = 0
     for row in rows:
-        name, value, spills, ctas = name_of(row), *(float(row.split()[i]) for i in (0, 4, 6))
+        name, value, busy, spills, ctas = (
+            name_of(row), *(float(row.split()[i]) for i in (0, 4, 6, 8)))
         if name not in known or value > known[name] + SLACK:
             print('%s: %.3f instructions a value, %s in %s' % (name, value, known.get(name), path))
             bad = 1
         if spills > 0 or ctas < 2:
             print('%s: %d spills, %d CTAs a multiprocessor' % (name, spills, ctas))
             bad = 1
+        if busy > ALU_MOST:
+            print('%s: the ALU needs %.1f %% of the time that copying takes' % (name, busy))
+            bad = 1
     return bad
 
 
 def name_of(row):
-    return ' '.join(row.split()[7:])
+    return ' '.join(row.split()[9:])
 
 
 def main():
