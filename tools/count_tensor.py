@@ -40,9 +40,9 @@ COPY_RATE = 52.6 * 2.5 / 8
 ALU_MOST = 85                                        # percent
 # Not the ALU's, which takes an instruction in two clocks: tensor cores, memory, the units of
 # multiply-adds and of exponents, the uniform datapath, control.
-NOT_ALU = re.compile(r'^(HMMA|IMMA|LD|ST|RED|ATOM|FFMA|FMUL|FADD|HFMA2|HMUL2|HADD2|IMAD|MUFU|U[A-Z]|'
-                     r'R2UR|S2|CS2R|BRA|BSYNC|BSSY|BAR|WARPSYNC|EXIT|RET|CALL|NOP|DEPBAR|SHFL|VOTE|'
-                     r'MOVM|MEMBAR|ERRBAR|YIELD|NANOSLEEP)')
+NOT_ALU = re.compile(
+    r'^(HMMA|IMMA|LD|ST|RED|ATOM|FFMA|FMUL|FADD|HFMA2|HMUL2|HADD2|IMAD|MUFU|U[A-Z]|R2UR|S2|CS2R|'
+    r'BRA|BSYNC|BSSY|BAR|WARPSYNC|EXIT|RET|CALL|NOP|DEPBAR|SHFL|VOTE|MOVM|MEMBAR|ERRBAR)')
 
 
 def nvrtc_version():
