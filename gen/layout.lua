@@ -1,6 +1,8 @@
 -- layout.lua -- the byte order of one side (keys or values) of one KV head inside a page.
 --
---     | codes | scales | zeros, of affine levels | extra, what rows have beside their codes |
+--     | codes | scales | zeros, of affine levels | extra, what rows have beside their codes | pad |
+--
+-- to a multiple of 16 bytes, so that what comes after begins at one.
 --
 -- Codes: cells of 16 tokens x 16 channels, [tile of tokens][group of channels], 32 * bits bytes
 -- each.  One direction of a cell runs along the 16 lanes of a vector, the other along its words:
@@ -76,7 +78,7 @@ function layout.side(bits, head_dim, page_size, group_size, meta)
         slots_at   = slots_at,
         extra_rows = rows,
         extra_bytes = bytes,
-        page_bytes = slots_at + page_size // rows * bytes,
+        page_bytes = (slots_at + page_size // rows * bytes + 15) // 16 * 16,
     }
 end
 

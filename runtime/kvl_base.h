@@ -265,5 +265,6 @@ KVL__FN void kvl__f32_to_rows(const unsigned char* from, int64_t num, int bf16, 
 
 KVL__FN int64_t kvl__min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 KVL__FN int64_t kvl__max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+KVL__FN int64_t kvl__round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 
 #endif

@@ -2,7 +2,7 @@
 // files.
 //
 // A page is [num_kv_heads] x { keys, values }; one side of one head is | codes | scales | zeros |
-// extra |: what rows have beside their codes.
+// extra | pad |: what rows have beside their codes, then up to a multiple of 16 bytes.
 // Linear order: the code of (row, channel) lies at bit (row head_dim + channel) bits of the codes,
 // low bits first; scales and zeros are arrays of groups, per token [row][group of channels], per
 // channel [group of rows][channel].  Generated programs order the codes and groups to suit their
@@ -38,7 +38,7 @@ KVL__FN kvl__side_layout kvl__layout_of(const kvl__codec* c, int32_t page_size)
     l.row_slots = kvl__row_slots(c);
     l.extra_rows = kvl__extra_rows(c);
     l.extra_bytes = kvl__extra_bytes(c);
-    l.bytes = l.extra_at + (int64_t)page_size / l.extra_rows * l.extra_bytes;
+    l.bytes = kvl__round_up(l.extra_at + (int64_t)page_size / l.extra_rows * l.extra_bytes, 16);
     return l;
 }
 
@@ -144,6 +144,15 @@ KVL__FN void kvl__tile_meta(const kvl__linear_args* a, const kvl__side_layout* l
     }
 }
 
+// What rows have beside their codes is the same in both orders.
+KVL__FN void kvl__copy_extra(const kvl__linear_args* a, const kvl__side_layout* l)
+{
+    unsigned char *page = a->page + l->extra_at, *linear = a->linear + l->extra_at;
+    const int64_t units = (a->num_rows + l->extra_rows - 1) / l->extra_rows;
+    memcpy(a->into_page ? page : linear, a->into_page ? linear : page,
+           (size_t)(units * l->extra_bytes));
+}
+
 KVL__FN void kvl__tile_linear(const kvl__linear_args* a, int is_value)
 {
     const kvl__codec* c = (const kvl__codec*)a->codec;
@@ -165,6 +174,7 @@ KVL__FN void kvl__tile_linear(const kvl__linear_args* a, int is_value)
         }
     }
     if (c->group_size) kvl__tile_meta(a, &l);
+    kvl__copy_extra(a, &l);
 }
 
 KVL__FN void kvl__tile_linear_keys(const kvl__linear_args* a) { kvl__tile_linear(a, 0); }

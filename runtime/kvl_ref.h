@@ -1797,8 +1797,7 @@ KVL__FN void kvl__ref_linear(const kvl__linear_args* a)
     memcpy(to, from, (size_t)(values * c->bits / 8));
     memcpy(to + l.scales_at, from + l.scales_at, (size_t)(groups * l.scale_bytes));
     memcpy(to + l.zeros_at, from + l.zeros_at, (size_t)(groups * l.zero_bytes));
-    memcpy(to + l.extra_at, from + l.extra_at,
-           (size_t)((a->num_rows + l.extra_rows - 1) / l.extra_rows * l.extra_bytes));
+    kvl__copy_extra(a, &l);
 }
 
 // ATTEND

@@ -1196,8 +1196,6 @@ KVL__FN void kvl__layer_sizes(kvl__layer* l, int64_t keep_len)
                     (uint64_t)l->desc.num_q_heads * sizeof(float);
 }
 
-KVL__FN int64_t kvl__round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
-
 // Copies of a query that keys of this side are scored with.
 KVL__FN int64_t kvl__query_copies(const kvl__codec* c)
 {

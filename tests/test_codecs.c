@@ -277,8 +277,7 @@ static int has_kernels(const char* path, const test_target* target)
     const int has = target->target != KVL_TARGET_CUDA ||
                     (!strstr(f.spec, "sketch") && strncmp(f.spec, "qjl:", 4) != 0 &&
                      !strstr(f.spec, "-prod") && !strstr(f.spec, "rotatekv") &&
-                     !strstr(f.spec, "norm") && !strstr(f.spec, "kitty") &&
-                     !strstr(f.spec, "promote") && !strstr(f.spec, "block-gtq"));
+                     !strstr(f.spec, "block-gtq"));
     free(f.file);
     return has;
 }

@@ -51,6 +51,10 @@ static const shape shapes[] = {
     { "kvquant:v4,vg16,v.extra=sparse3,rows=bf16,sink=3,recent=9", 3, 1, 48, 32, 60, 0, 30 },
     { "kivi:k3,v4,g16,levels=lloyd,k.fit=matched,v.fit=squares,meta=f16,sink=1,recent=4", 4, 2, 48,
       48, 60, 0, 0 },
+    { "kivi:k4,v2,g16,k.place=pre_rope,k.transform=hadamard16,k.extra=token_norm,sink=3,recent=9",
+      3, 1, 48, 32, 60, 0, 30 },
+    { "kivi:k2,v3,kg18,vg16,k.extra=promote5,k.shift=mean,page=144,sink=0,recent=0", 3, 1, 48, 32,
+      150, 20, 0 },
     // From here on with KVLOOM_TEST_ALL=1 alone.
     { "kvquant:sink=1,recent=4", 16, 1, 256, 256, 100, 0, 0 },
     { "kvquant:k4,k.place=post_rope,k.levels=affine,k.extra=none,k.axis=per_channel,kg32", 4, 2, 64,
@@ -104,7 +108,7 @@ static const shape shapes[] = {
     { "wush:sink=1,recent=8,g16", 8, 2, 64, 64, 100, 0, 0 },
     { "quest:sink=1,recent=8", 8, 2, 64, 64, 100, 0, 0 },
 };
-enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0], CI_SHAPES = 21 };
+enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0], CI_SHAPES = 23 };
 
 static int all_shapes(void)
 {
@@ -210,7 +214,6 @@ static void read_name(const char* path, char name[64])
 static const struct { const char *name, *word; } host_codecs[] = {
     { "rotatekv", "k.transform = grouped" }, { "qjl", "k.levels = nothing" },
     { "turboquant-prod", "k.extra = sketch" },
-    { "oscar-norm", "k.extra = token_norm" }, { "kitty", "k.extra = promote" },
     { "block-gtq", "k.levels = pairs" },
 };
 

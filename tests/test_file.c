@@ -120,9 +120,10 @@ static const char* const specs[] = {
     "q4_0/rtn:v5,page=32", "kivi:k6,v8,meta=f16,rows=bf16,kg16,vg16,chunk=16,sink=3,recent=0",
     "rtn:b2,k.transform=hadamard,axis=per_channel,g32",
     "kivi:k2,v2,k.extra=token_norm,sink=4,recent=40", "kivi:k1,v2,kg18,k.extra=promote5,page=144",
+    "rtn:k2,v3,extra=sparse2,sink=1,recent=9",
 };
 
-enum { NUM_SPECS = sizeof specs / sizeof *specs, NUM_HOST_SPECS = 2 };    // the last ones
+enum { NUM_SPECS = sizeof specs / sizeof *specs };
 
 // Every spec and target, with histories of operations: bytes, codes and what follows agree.
 Test(file, a_loaded_sequence_goes_on)
@@ -134,7 +135,6 @@ Test(file, a_loaded_sequence_goes_on)
         test_bytes first = { 0 };
         for (int t = 0; t < num_targets; ++t) {
             char what[256];
-            if (targets[t].target == KVL_TARGET_CUDA && i >= NUM_SPECS - NUM_HOST_SPECS) continue;
             snprintf(what, sizeof what, "%s on %s", specs[i], targets[t].name);
             test_cache c = open_cache(&targets[t], specs[i], 40, NULL);
             const kvl_seq seq = test_seq(&c);

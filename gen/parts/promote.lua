@@ -12,5 +12,5 @@
 -- planes of 2 bits: low of token i in bits 2 (i mod 4) of byte i div 4.
 
 return { stage = "extra", name = "promote", side = "k", number = "channels", number_usual = 8,
-         number_least = 1, number_most = 128, host_only = true, promotes = true,
+         number_least = 1, number_most = 128, promotes = true,
          text = "the strongest channels of a group with 2 bits more" }

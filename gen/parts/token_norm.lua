@@ -9,5 +9,5 @@
 -- key's norm is no rounding of it.  One byte a token and head; the source has one number in 16 bits
 -- a token, the norm over all heads.
 
-return { stage = "extra", name = "token_norm", side = "k", row_bytes = 1, host_only = true,
+return { stage = "extra", name = "token_norm", side = "k", row_bytes = 1,
          text = "tokens divided by their root mean square, 8 bits each" }

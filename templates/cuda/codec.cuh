@@ -246,6 +246,10 @@ INLINE uint32_t $(s "read_choice")(const unsigned char* page, int row)
 #include "sparse.cuh"
 
 //% end
+//% if codec.promoted > 0 and not kernel.writes then
+#include "promote.cuh"
+
+//% end
 //% if codec.calibrated_book and not kernel.writes then
 // Codes of x [num_rows, row_stride] become levels.
 INLINE void $(s "put_levels")(const float* record, int num_rows, int row_stride, float* x)

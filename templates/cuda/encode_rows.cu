@@ -77,6 +77,46 @@ INLINE float $(s "stored_value")(const $(s "unit")& u, int row, int channel)
 #include "sparse.cuh"
 
 //% end
+//% if codec.promoted > 0 then
+#include "promote.cuh"
+
+//% end
+//% if codec.norms then
+// The norm of a row as it is stored: gen/parts/token_norm.lua.
+INLINE uint32_t $(s "norm_code")(const float* x)
+{
+    float sum = 0.0f;
+#pragma unroll 4
+    for (int i = 0; i < $(s "dim"); ++i) sum += squared(clamp(x[i], -0x1p57f, 0x1p57f));
+    const float norm = square_root(sum / (float)$(s "dim"));
+    const uint32_t code = e5m3_of_f32(norm);
+    return norm > 0.0f && code == 0 ? 1 : code;
+}
+
+// Rows [from, from + rows) of the page are divided by their norms; those of [first, end) are
+// stored.
+template <int rows>
+INLINE void $(s "divide_rows")(const $(s "unit")& u, int from, int first, int end, float* x)
+{
+    __shared__ float norms[rows];
+    __syncthreads();
+    for (int i = threadIdx.x; i < rows; i += cta_threads) {
+        const uint32_t code = $(s "norm_code")(x + i * $(s "row_stride"));
+        norms[i] = f32_of_e5m3(code);
+        if (from + i >= first && from + i < end)
+            u.page[$(codec.layout.slots_at) + from + i] = (unsigned char)code;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < rows * $(s "dim"); i += cta_threads) {
+        float* at = x + i / $(s "dim") * $(s "row_stride") + i % $(s "dim");
+        if (norms[i / $(s "dim")] > 0.0f) *at /= norms[i / $(s "dim")];
+        //% if codec.clamps then
+        *at = clamp(*at, -$(codec.clamp_bound), $(codec.clamp_bound));
+        //% end
+    }
+}
+
+//% end
 // Rows [from, from + rows) of the page in the codec's basis; of them [first, end) are read.
 template <int rows>
 INLINE void $(s "load_rows")(const $(s "unit")& u, int from, int first, int end, float* x)
@@ -91,11 +131,14 @@ INLINE void $(s "load_rows")(const $(s "unit")& u, int from, int first, int end,
         //% if codec.shift then
         value -= u.record[$(codec.table_at(codec.shift.subtract)) + channel];
         //% end
-        //% if codec.clamps then
+        //% if codec.clamps and not codec.norms then
         value = clamp(value, -$(codec.clamp_bound), $(codec.clamp_bound));
         //% end
         x[i / $(s "dim") * $(s "row_stride") + channel] = value;
     }
+    //% if codec.norms then
+    $(s "divide_rows")<rows>(u, from, first, end, x);
+    //% end
     $(s "to_basis")<rows>(x, $(s "row_stride"), u.record);
     //% if codec.base then
 #pragma unroll 1
@@ -264,6 +307,12 @@ typedef struct $(s "channels") {
     //% if codec.refit then
     $(s "level_sums") level_sums[$(each)];
     //% end
+    //% if codec.promoted > 0 then
+    unsigned char* beside;             // the group's; see promote.cuh
+    float          strengths[$(each)];
+    int            places[$(each)];    // among the promoted channels; -1: it is none
+    uint32_t       low[$(each)];       // of up to four tokens
+    //% end
     //% if codec.searches then
     $(s "range")     range[$(each)];
     $(s "candidate") of[$(each)][$(s "candidates")];
@@ -320,24 +369,86 @@ INLINE void $(s "take_best")($(s "channels")* w)
 }
 
 //% end
-// A value of channel i passes, in the last pass to become its code.
-INLINE void $(s "pass_value")($(s "channels")* w, int pass, int i, bool is_first, float* at)
+//% if codec.promoted > 0 then
+// The channels whose magnitudes have the greatest sums, rising; of equal ones the lower.  Their
+// grids are fitted to less than their range.
+INLINE void $(s "find_strong")($(s "channels")* w)
+{
+    __shared__ float strengths[$(s "dim")];
+    __shared__ int is_strong[$(s "dim")];
+#pragma unroll
+    for (int i = 0; i < $(each); ++i) {
+        const int channel = i * cta_threads + threadIdx.x;
+        if (channel < $(s "dim")) strengths[channel] = w->strengths[i];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < $(each); ++i) {
+        const int channel = i * cta_threads + threadIdx.x;
+        int before = 0;
+        if (channel >= $(s "dim")) continue;
+#pragma unroll 1
+        for (int other = 0; other < $(s "dim"); ++other)
+            before += strengths[other] > w->strengths[i]
+                      || strengths[other] == w->strengths[i] && other < channel;
+        is_strong[channel] = before < $(s "promoted");
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < $(each); ++i) {
+        const int channel = i * cta_threads + threadIdx.x;
+        int place = 0;
+        w->places[i] = -1;
+        w->low[i] = 0;
+        if (channel >= $(s "dim") || !is_strong[channel]) continue;
+#pragma unroll 1
+        for (int other = 0; other < channel; ++other) place += is_strong[other];
+        w->beside[place] = (unsigned char)channel;
+        w->places[i] = place;
+        w->his[i] = $(s "strong_end")(w->los[i], w->his[i]);
+    }
+    __syncthreads();
+}
+
+// The code of a value of channel i, of token t of the group; its lowest bits take their place.
+INLINE uint32_t $(s "promoted_code")($(s "channels")* w, int i, int t, float x)
+{
+    const $(s "grid") grid = w->grids[i];
+    if (w->places[i] < 0) return $(s "code_of")(x, grid);
+    const uint32_t level = $(s "fine_level")(x, grid);
+    w->low[i] |= (level & 3u) << t % 4 * 2;
+    if (t % 4 == 3 || t == $(s "group_size") - 1) {
+        w->beside[$(s "promoted") + w->places[i] * $(s "plane_bytes") + t / 4] =
+            (unsigned char)w->low[i];
+        w->low[i] = 0;
+    }
+    return level >> 2;
+}
+
+//% end
+//% local code_of = codec.promoted > 0 and s "promoted_code" .. "(w, i, t, value)"
+//%                 or s "code_of" .. "(value, w->grids[i])"
+// A value of channel i, of token t of the group, passes, in the last pass to become its code.
+INLINE void $(s "pass_value")($(s "channels")* w, int pass, int i, int t, float* at)
 {
     const float value = *at;
     if (pass == $(s "last_pass")) {
-        *at = float_of($(s "code_of")(value, w->grids[i]));
+        *at = float_of($(code_of));
     } else if (pass == 0) {
+        //% if codec.promoted > 0 then
+        w->strengths[i] = (t == 0 ? 0.0f : w->strengths[i]) + absolute(value);
+        //% end
         //% for _, stat in ipairs(fit.stats) do
         {
             const float x = value;
             float& $(stat.name) = w->$(stat.name .. "s")[i];
-            if (is_first) $(stat.name) = $(stat.first);
+            if (t == 0) $(stat.name) = $(stat.first);
             else $(stat.name) = $(stat.next);
         }
         //% end
         //% if codec.refit then
     } else {
-        if (is_first) w->level_sums[i] = $(s "no_level_sums")();
+        if (t == 0) w->level_sums[i] = $(s "no_level_sums")();
         $(s "add_level")(&w->level_sums[i], w->grids[i], value);
         //% elseif codec.searches then
     } else {
@@ -353,6 +464,9 @@ INLINE void $(s "pass_value")($(s "channels")* w, int pass, int i, bool is_first
 INLINE void $(s "end_pass")($(s "channels")* w, int pass)
 {
     //% local items = codec.stat_items:gsub("%w+%[", "w->%0")
+    //% if codec.promoted > 0 then
+    if (pass == 0) $(s "find_strong")(w);
+    //% end
     if (pass == 0) {
 #pragma unroll
         for (int i = 0; i < $(each); ++i)
@@ -386,6 +500,10 @@ INLINE void $(s "encode_group")(const $(s "unit")& u, int first, int end, float*
     //% if codec.refit then
     for (int i = 0; i < $(each); ++i) w.level_sums[i] = $(s "no_level_sums")();
     //% end
+    //% if codec.promoted > 0 then
+    w.beside = $(s "beside")(u.page, first);
+    for (int i = 0; i < $(each); ++i) w.strengths[i] = 0.0f;
+    //% end
 #pragma unroll 1
     for (int pass = 0; pass <= $(s "last_pass"); ++pass) {
         //% if codec.searches then
@@ -402,7 +520,7 @@ INLINE void $(s "encode_group")(const $(s "unit")& u, int first, int end, float*
                 if (channel >= $(s "dim")) continue;
 #pragma unroll 1
                 for (int row = begin; row < after; ++row)
-                    $(s "pass_value")(&w, pass, i, tile * 16 + row == first,
+                    $(s "pass_value")(&w, pass, i, tile * 16 + row - first,
                                  x + row * $(s "row_stride") + channel);
             }
             if (pass < $(s "last_pass")) continue;

@@ -33,6 +33,10 @@ INLINE void score_token(const kvl__device_seq* s, int head, int row, bool is_vis
                 for (int h = 0; h < heads; ++h)
                     sums[h] = dot<$(sides[1].read_words)>(of + h * q_floats, x, sums[h]);
             }
+            //% if sides[1].norms then
+            const float norm = f32_of_e5m3(keys[$(sides[1].layout.slots_at) + lane]);
+            for (int h = 0; h < heads; ++h) sums[h] *= norm;
+            //% end
         }
 #pragma unroll
         for (int h = 0; h < heads; ++h) {

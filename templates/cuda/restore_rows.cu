@@ -41,6 +41,9 @@ KERNEL $(s "restore_rows")(const __grid_constant__ kvl__device_restore a)
         unsigned char* at = page_at(s, behind / page_size, head, $(side));
         $(s "restore_quantized")(a, at, behind % page_size, blockIdx.x, x);
         const float* record = record_of(a.tables, a.table_floats, $(side), head);
+        //% if codec.promoted > 0 then
+        $(s "add_planes")(at, behind % page_size, 1, 0, 1, 0, x);
+        //% end
         //% if codec.calibrated_book then
         $(s "put_levels")(record, 1, 0, x);
         //% end
@@ -57,6 +60,10 @@ KERNEL $(s "restore_rows")(const __grid_constant__ kvl__device_restore a)
         if (a.rows.data) $(s "rotate")(x, 1, 0, &choice, 0, $(s "bases_of")(choice));
         //% else
         if (a.rows.data) $(s "from_basis")(x, record);
+        //% end
+        //% if codec.norms then
+        const float norm = f32_of_e5m3(at[$(codec.layout.slots_at) + behind % page_size]);
+        for (int i = threadIdx.x; i < $(s "dim"); i += cta_threads) x[i] *= norm;
         //% end
         //% if codec.shift then
         const float* shift = record + $(codec.table_at(codec.shift.subtract));

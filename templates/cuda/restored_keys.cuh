@@ -1,5 +1,5 @@
 // restored_keys.cuh -- scores of keys that queries do not meet as codes: before RoPE, with values
-// that are stored as they are, or with levels of a calibrated book.
+// that are stored as they are, with levels of a calibrated book, or with channels of more bits.
 //
 // A key is restored to the original basis and, where it is stored before RoPE
 // (gen/parts/pre_rope.lua), turned to its position; the query stays as it is.
@@ -10,7 +10,7 @@
 enum { $(s "restored_stride") = $(dim + 1) };
 
 // 16 rows [16, restored_stride] in their basis, of a page from row `at` on: those that are not
-// visible are zeros.  choices [16]: their bases, where they have several.
+// visible are zeros.  choices [16]: their bases, where they have several, or their norms' codes.
 INLINE void $(s "read_rows")(const unsigned char* page, int at, int row, int begin, int end,
                         uint32_t* choices, float* x)
 {
@@ -25,6 +25,12 @@ INLINE void $(s "read_rows")(const unsigned char* page, int at, int row, int beg
     //% if codec.flagged then
     for (int i = threadIdx.x; i < 16; i += cta_threads)
         choices[i] = $(visible) ? $(s "read_choice")(page, at + i) : 0;
+    //% elseif codec.norms then
+    for (int i = threadIdx.x; i < 16; i += cta_threads)
+        choices[i] = $(visible) ? page[$(codec.layout.slots_at) + at + i] : 0;
+    //% end
+    //% if codec.promoted > 0 then
+    $(s "add_planes")(page, at, 16, begin - row, end - row, $(s "restored_stride"), x);
     //% end
     __syncthreads();
 }
@@ -75,6 +81,11 @@ INLINE void $(s "restore_rows_16")(const float* record, const uint32_t* choices,
     $(s "flip")(x, 16, $(s "restored_stride"));
     //% else
     $(s "to_basis")<16>(x, $(s "restored_stride"), record);
+    //% end
+    //% if codec.norms then
+    for (int i = threadIdx.x; i < $(16 * dim); i += cta_threads)
+        x[i / $(dim) * $(s "restored_stride") + i % $(dim)] *= f32_of_e5m3(choices[i / $(dim)]);
+    __syncthreads();
     //% end
     //% if codec.shift then
     for (int i = threadIdx.x; i < $(16 * dim); i += cta_threads)

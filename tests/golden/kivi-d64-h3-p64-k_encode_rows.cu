@@ -655,40 +655,40 @@ INLINE uint32_t k_code_of(float x, k_grid grid)
 }
 #line 220 "templates/cuda/codec.cuh"
 
-#line 336 "templates/cuda/codec.cuh"
+#line 340 "templates/cuda/codec.cuh"
 // What scales are multiplied with, of one value.
 INLINE uint32_t k_get_code(const unsigned char* page, int lane, int word)
 {
     const unsigned char* cell = page + k_cell_at(lane / 16, word / 16);
     const int of = lane % 16, i = word % 16;
-#line 344 "templates/cuda/codec.cuh"
+#line 348 "templates/cuda/codec.cuh"
     uint32_t code = 0;
-#line 346 "templates/cuda/codec.cuh"
+#line 350 "templates/cuda/codec.cuh"
     {
         enum { each = 8, mask = 3 };
         const int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 352 "templates/cuda/codec.cuh"
+#line 356 "templates/cuda/codec.cuh"
         const uint32_t bits = load_u32(cell + 0 + i / 2 / each * 64 + of * 4);
-#line 354 "templates/cuda/codec.cuh"
+#line 358 "templates/cuda/codec.cuh"
         code |= (bits >> bit & mask) << 0;
     }
-#line 357 "templates/cuda/codec.cuh"
+#line 361 "templates/cuda/codec.cuh"
     return code;
-#line 359 "templates/cuda/codec.cuh"
+#line 363 "templates/cuda/codec.cuh"
 }
 
 // One value.
 INLINE float k_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 365 "templates/cuda/codec.cuh"
-    const int lane = row, word = channel;
 #line 369 "templates/cuda/codec.cuh"
-    *code = k_get_code(page, lane, word);
+    const int lane = row, word = channel;
 #line 373 "templates/cuda/codec.cuh"
+    *code = k_get_code(page, lane, word);
+#line 377 "templates/cuda/codec.cuh"
     const int group = k_group(word, lane);
     const float scale = k_read_scale(page, group);
     return scale * to_float(*code) + k_read_offset(page, group, scale);
-#line 377 "templates/cuda/codec.cuh"
+#line 381 "templates/cuda/codec.cuh"
 }
 
 
@@ -754,29 +754,30 @@ INLINE float k_stored_value(const k_unit& u, int row, int channel)
     return value;
 }
 
-#line 80 "templates/cuda/encode_rows.cu"
+#line 120 "templates/cuda/encode_rows.cu"
 // Rows [from, from + rows) of the page in the codec's basis; of them [first, end) are read.
 template <int rows>
 INLINE void k_load_rows(const k_unit& u, int from, int first, int end, float* x)
 {
     __syncthreads();
-#line 86 "templates/cuda/encode_rows.cu"
+#line 126 "templates/cuda/encode_rows.cu"
 #pragma unroll 4
     for (int i = threadIdx.x; i < rows * k_dim; i += cta_threads) {
         const int row = from + i / k_dim, channel = i % k_dim;
         float value = 0.0f;
         if (row >= first && row < end) value = k_stored_value(u, row, channel);
-#line 97 "templates/cuda/encode_rows.cu"
+#line 137 "templates/cuda/encode_rows.cu"
         x[i / k_dim * k_row_stride + channel] = value;
     }
+#line 142 "templates/cuda/encode_rows.cu"
     k_to_basis<rows>(x, k_row_stride, u.record);
-#line 110 "templates/cuda/encode_rows.cu"
+#line 153 "templates/cuda/encode_rows.cu"
 }
 
 INLINE void k_load_tile(const k_unit& u, int tile, int first, int end, float* x)
 {
     k_load_rows<16>(u, tile * 16, first, end, x);
-#line 118 "templates/cuda/encode_rows.cu"
+#line 161 "templates/cuda/encode_rows.cu"
 }
 
 // Codes of `channels` channels from `channel` on take their place in the page: of the rows [first,
@@ -790,14 +791,14 @@ INLINE void k_put_cells(const k_unit& u, int tile, int first, int end, const flo
         const bool write = item < channels;
         uint32_t q[16];
         for (int i = 0; i < 16; ++i) q[i] = 0;
-#line 132 "templates/cuda/encode_rows.cu"
+#line 175 "templates/cuda/encode_rows.cu"
         unsigned char* cell = u.page + k_cell_at(tile, write ? at : 0);
-#line 136 "templates/cuda/encode_rows.cu"
+#line 179 "templates/cuda/encode_rows.cu"
         if (write && !whole) k_get_codes(cell, lane, q);
         for (int i = 0; i < 16; ++i) {
-#line 139 "templates/cuda/encode_rows.cu"
+#line 182 "templates/cuda/encode_rows.cu"
             const int row = lane, place = item / 16 * 16 + i;
-#line 143 "templates/cuda/encode_rows.cu"
+#line 186 "templates/cuda/encode_rows.cu"
             if (write && tile * 16 + row >= first && tile * 16 + row < end)
                 q[i] = bits_of(x[row * stride + place]);
         }
@@ -810,57 +811,57 @@ INLINE void k_put_tile(const k_unit& u, int tile, int first, int end, const floa
     k_put_cells(u, tile, first, end, x, k_row_stride, 0, k_dim);
 }
 
-#line 249 "templates/cuda/encode_rows.cu"
+#line 292 "templates/cuda/encode_rows.cu"
 // Channels of a thread: with a search, whose candidates take many registers, one at a time.
-#line 255 "templates/cuda/encode_rows.cu"
+#line 298 "templates/cuda/encode_rows.cu"
 enum { k_each = 1, k_last_pass = 1 };
 
 // What a thread knows of its channels: statistics, pair and grid, and the candidates of a search.
 typedef struct k_channels {
     k_grid grids[1];
     k_pair pairs[1];
-#line 262 "templates/cuda/encode_rows.cu"
+#line 305 "templates/cuda/encode_rows.cu"
     float los[1];
-#line 262 "templates/cuda/encode_rows.cu"
+#line 305 "templates/cuda/encode_rows.cu"
     float his[1];
-#line 271 "templates/cuda/encode_rows.cu"
+#line 320 "templates/cuda/encode_rows.cu"
 } k_channels;
 
-#line 323 "templates/cuda/encode_rows.cu"
-// A value of channel i passes, in the last pass to become its code.
-INLINE void k_pass_value(k_channels* w, int pass, int i, bool is_first, float* at)
+#line 431 "templates/cuda/encode_rows.cu"
+// A value of channel i, of token t of the group, passes, in the last pass to become its code.
+INLINE void k_pass_value(k_channels* w, int pass, int i, int t, float* at)
 {
     const float value = *at;
     if (pass == k_last_pass) {
         *at = float_of(k_code_of(value, w->grids[i]));
     } else if (pass == 0) {
-#line 331 "templates/cuda/encode_rows.cu"
+#line 442 "templates/cuda/encode_rows.cu"
         {
             const float x = value;
             float& lo = w->los[i];
-            if (is_first) lo = x;
+            if (t == 0) lo = x;
             else lo = x < lo ? x : lo;
         }
-#line 331 "templates/cuda/encode_rows.cu"
+#line 442 "templates/cuda/encode_rows.cu"
         {
             const float x = value;
             float& hi = w->his[i];
-            if (is_first) hi = x;
+            if (t == 0) hi = x;
             else hi = x > hi ? x : hi;
         }
-#line 350 "templates/cuda/encode_rows.cu"
+#line 461 "templates/cuda/encode_rows.cu"
     }
 }
 
 INLINE void k_end_pass(k_channels* w, int pass)
 {
-#line 356 "templates/cuda/encode_rows.cu"
+#line 470 "templates/cuda/encode_rows.cu"
     if (pass == 0) {
 #pragma unroll
         for (int i = 0; i < 1; ++i)
             w->grids[i] = k_fit_grid(&w->pairs[i], -1, w->los[i], w->his[i]);
     }
-#line 374 "templates/cuda/encode_rows.cu"
+#line 488 "templates/cuda/encode_rows.cu"
 }
 
 // Groups along tokens: group_size rows at once, each channel from `from` on with a grid of its own.
@@ -870,14 +871,14 @@ INLINE void k_end_pass(k_channels* w, int pass)
 INLINE void k_encode_group(const k_unit& u, int first, int end, float* x, int from)
 {
     k_channels w;
-#line 384 "templates/cuda/encode_rows.cu"
+#line 498 "templates/cuda/encode_rows.cu"
     for (int i = 0; i < 1; ++i) w.los[i] = 0.0f;    // of threads without any
-#line 384 "templates/cuda/encode_rows.cu"
+#line 498 "templates/cuda/encode_rows.cu"
     for (int i = 0; i < 1; ++i) w.his[i] = 0.0f;    // of threads without any
-#line 389 "templates/cuda/encode_rows.cu"
+#line 507 "templates/cuda/encode_rows.cu"
 #pragma unroll 1
     for (int pass = 0; pass <= k_last_pass; ++pass) {
-#line 394 "templates/cuda/encode_rows.cu"
+#line 512 "templates/cuda/encode_rows.cu"
 #pragma unroll 1
         for (int tile = first / 16; tile * 16 < end; ++tile) {
             const int begin = tile * 16 < first ? first - tile * 16 : 0;
@@ -889,12 +890,12 @@ INLINE void k_encode_group(const k_unit& u, int first, int end, float* x, int fr
                 if (channel >= k_dim) continue;
 #pragma unroll 1
                 for (int row = begin; row < after; ++row)
-                    k_pass_value(&w, pass, i, tile * 16 + row == first,
+                    k_pass_value(&w, pass, i, tile * 16 + row - first,
                                  x + row * k_row_stride + channel);
             }
             if (pass < k_last_pass) continue;
             __syncthreads();
-#line 411 "templates/cuda/encode_rows.cu"
+#line 529 "templates/cuda/encode_rows.cu"
             k_put_cells(u, tile, first, end, x + from, k_row_stride, from,
                         64);
         }
@@ -914,12 +915,12 @@ INLINE void k_encode_unit(const k_unit& u, int first, int end)
     enum { group_size = 32 };
     __shared__ float x[16 * k_row_stride];
     for (int row = first; row < end; row += group_size) {
-#line 435 "templates/cuda/encode_rows.cu"
+#line 553 "templates/cuda/encode_rows.cu"
         k_encode_group(u, row, row + group_size, x, 0);
-#line 437 "templates/cuda/encode_rows.cu"
+#line 555 "templates/cuda/encode_rows.cu"
     }
 }
-#line 440 "templates/cuda/encode_rows.cu"
+#line 558 "templates/cuda/encode_rows.cu"
 
 KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -939,7 +940,7 @@ KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
     u.sink_len = a.windows.sink_len;
     u.page = page_at(s, page, head, 0);
     u.record = record_of(a.tables, a.table_floats, 0, head);
-#line 462 "templates/cuda/encode_rows.cu"
+#line 580 "templates/cuda/encode_rows.cu"
     k_encode_unit(u, first - u.row, end - u.row);
 }
 

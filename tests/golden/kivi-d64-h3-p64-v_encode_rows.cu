@@ -655,40 +655,40 @@ INLINE uint32_t v_code_of(float x, v_grid grid)
 }
 #line 220 "templates/cuda/codec.cuh"
 
-#line 336 "templates/cuda/codec.cuh"
+#line 340 "templates/cuda/codec.cuh"
 // What scales are multiplied with, of one value.
 INLINE uint32_t v_get_code(const unsigned char* page, int lane, int word)
 {
     const unsigned char* cell = page + v_cell_at(lane / 16, word / 16);
     const int of = lane % 16, i = word % 16;
-#line 344 "templates/cuda/codec.cuh"
+#line 348 "templates/cuda/codec.cuh"
     uint32_t code = 0;
-#line 346 "templates/cuda/codec.cuh"
+#line 350 "templates/cuda/codec.cuh"
     {
         enum { each = 8, mask = 3 };
         const int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 352 "templates/cuda/codec.cuh"
+#line 356 "templates/cuda/codec.cuh"
         const uint32_t bits = load_u32(cell + 0 + i / 2 / each * 64 + of * 4);
-#line 354 "templates/cuda/codec.cuh"
+#line 358 "templates/cuda/codec.cuh"
         code |= (bits >> bit & mask) << 0;
     }
-#line 357 "templates/cuda/codec.cuh"
+#line 361 "templates/cuda/codec.cuh"
     return code;
-#line 359 "templates/cuda/codec.cuh"
+#line 363 "templates/cuda/codec.cuh"
 }
 
 // One value.
 INLINE float v_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 367 "templates/cuda/codec.cuh"
+#line 371 "templates/cuda/codec.cuh"
     const int lane = channel, word = row;
-#line 369 "templates/cuda/codec.cuh"
-    *code = v_get_code(page, lane, word);
 #line 373 "templates/cuda/codec.cuh"
+    *code = v_get_code(page, lane, word);
+#line 377 "templates/cuda/codec.cuh"
     const int group = v_group(word, lane);
     const float scale = v_read_scale(page, group);
     return scale * to_float(*code) + v_read_offset(page, group, scale);
-#line 377 "templates/cuda/codec.cuh"
+#line 381 "templates/cuda/codec.cuh"
 }
 
 
@@ -754,29 +754,30 @@ INLINE float v_stored_value(const v_unit& u, int row, int channel)
     return value;
 }
 
-#line 80 "templates/cuda/encode_rows.cu"
+#line 120 "templates/cuda/encode_rows.cu"
 // Rows [from, from + rows) of the page in the codec's basis; of them [first, end) are read.
 template <int rows>
 INLINE void v_load_rows(const v_unit& u, int from, int first, int end, float* x)
 {
     __syncthreads();
-#line 86 "templates/cuda/encode_rows.cu"
+#line 126 "templates/cuda/encode_rows.cu"
 #pragma unroll 4
     for (int i = threadIdx.x; i < rows * v_dim; i += cta_threads) {
         const int row = from + i / v_dim, channel = i % v_dim;
         float value = 0.0f;
         if (row >= first && row < end) value = v_stored_value(u, row, channel);
-#line 97 "templates/cuda/encode_rows.cu"
+#line 137 "templates/cuda/encode_rows.cu"
         x[i / v_dim * v_row_stride + channel] = value;
     }
+#line 142 "templates/cuda/encode_rows.cu"
     v_to_basis<rows>(x, v_row_stride, u.record);
-#line 110 "templates/cuda/encode_rows.cu"
+#line 153 "templates/cuda/encode_rows.cu"
 }
 
 INLINE void v_load_tile(const v_unit& u, int tile, int first, int end, float* x)
 {
     v_load_rows<16>(u, tile * 16, first, end, x);
-#line 118 "templates/cuda/encode_rows.cu"
+#line 161 "templates/cuda/encode_rows.cu"
 }
 
 // Codes of `channels` channels from `channel` on take their place in the page: of the rows [first,
@@ -790,14 +791,14 @@ INLINE void v_put_cells(const v_unit& u, int tile, int first, int end, const flo
         const bool write = item < channels;
         uint32_t q[16];
         for (int i = 0; i < 16; ++i) q[i] = 0;
-#line 134 "templates/cuda/encode_rows.cu"
+#line 177 "templates/cuda/encode_rows.cu"
         unsigned char* cell = u.page + v_cell_at(write ? at : 0, tile);
-#line 136 "templates/cuda/encode_rows.cu"
+#line 179 "templates/cuda/encode_rows.cu"
         if (write && !whole) v_get_codes(cell, lane, q);
         for (int i = 0; i < 16; ++i) {
-#line 141 "templates/cuda/encode_rows.cu"
+#line 184 "templates/cuda/encode_rows.cu"
             const int row = i, place = item;
-#line 143 "templates/cuda/encode_rows.cu"
+#line 186 "templates/cuda/encode_rows.cu"
             if (write && tile * 16 + row >= first && tile * 16 + row < end)
                 q[i] = bits_of(x[row * stride + place]);
         }
@@ -810,7 +811,7 @@ INLINE void v_put_tile(const v_unit& u, int tile, int first, int end, const floa
     v_put_cells(u, tile, first, end, x, v_row_stride, 0, v_dim);
 }
 
-#line 204 "templates/cuda/encode_rows.cu"
+#line 247 "templates/cuda/encode_rows.cu"
 // Groups along the channels of a row.  A thread has one group of one row.
 INLINE void v_encode_unit(const v_unit& u, int first, int end)
 {
@@ -822,40 +823,40 @@ INLINE void v_encode_unit(const v_unit& u, int first, int end)
             const int row = tile * 16 + item % 16, channel = item / 16 * group_size;
             if (row < first || row >= end) continue;
             float* of = x + item % 16 * v_row_stride + channel;
-#line 219 "templates/cuda/encode_rows.cu"
+#line 262 "templates/cuda/encode_rows.cu"
             float lo;
-#line 219 "templates/cuda/encode_rows.cu"
+#line 262 "templates/cuda/encode_rows.cu"
             float hi;
-#line 221 "templates/cuda/encode_rows.cu"
+#line 264 "templates/cuda/encode_rows.cu"
             {
                 const float x = of[0];
-#line 224 "templates/cuda/encode_rows.cu"
+#line 267 "templates/cuda/encode_rows.cu"
                 lo = x;
-#line 224 "templates/cuda/encode_rows.cu"
+#line 267 "templates/cuda/encode_rows.cu"
                 hi = x;
-#line 226 "templates/cuda/encode_rows.cu"
+#line 269 "templates/cuda/encode_rows.cu"
             }
             for (int i = 1; i < group_size; ++i) {
                 const float x = of[i];
-#line 230 "templates/cuda/encode_rows.cu"
+#line 273 "templates/cuda/encode_rows.cu"
                 lo = x < lo ? x : lo;
-#line 230 "templates/cuda/encode_rows.cu"
+#line 273 "templates/cuda/encode_rows.cu"
                 hi = x > hi ? x : hi;
-#line 232 "templates/cuda/encode_rows.cu"
+#line 275 "templates/cuda/encode_rows.cu"
             }
             const int group = v_group(row, channel);
             v_pair pair;
             const v_grid grid = v_fit_grid(&pair, -1, lo, hi);
-#line 239 "templates/cuda/encode_rows.cu"
+#line 282 "templates/cuda/encode_rows.cu"
             v_put_pair(u.page, group, pair.scale_code, pair.zero_code);
             for (int i = 0; i < group_size; ++i) of[i] = float_of(v_code_of(of[i], grid));
-#line 242 "templates/cuda/encode_rows.cu"
+#line 285 "templates/cuda/encode_rows.cu"
         }
         __syncthreads();
         v_put_tile(u, tile, first, end, x);
     }
 }
-#line 440 "templates/cuda/encode_rows.cu"
+#line 558 "templates/cuda/encode_rows.cu"
 
 KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -875,7 +876,7 @@ KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
     u.sink_len = a.windows.sink_len;
     u.page = page_at(s, page, head, 1);
     u.record = record_of(a.tables, a.table_floats, 1, head);
-#line 462 "templates/cuda/encode_rows.cu"
+#line 580 "templates/cuda/encode_rows.cu"
     v_encode_unit(u, first - u.row, end - u.row);
 }
 
