@@ -31,7 +31,7 @@ elseif(NOT KVLOOM_CRITERION_INCLUDE_DIR OR NOT KVLOOM_CRITERION_LIBRARY)
     return()
 endif()
 
-set(KVLOOM_TEST_SECONDS 600 CACHE STRING "Time limit of one test program")
+set(KVLOOM_TEST_SECONDS 1500 CACHE STRING "Time limit of one test program")
 set(kvloom_test_scratch "${PROJECT_BINARY_DIR}/tests/scratch")
 file(MAKE_DIRECTORY "${kvloom_test_scratch}")
 
