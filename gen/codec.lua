@@ -27,6 +27,34 @@ local function store_of(levels, fit)
     return clips and "store_clipped" or "store_symmetric"
 end
 
+-- Raises a refusal unless what is stored beside codes, or sets of channels, go with the rest.
+local function check_extra(side, c, parts)
+    local levels, fit, extra = parts.levels, parts.fit, parts.extra
+    if extra.sparse and (levels.raw or c.axis ~= "per_token" or parts.transform or parts.choose
+                         or parts.round.feedback or parts.round.path or fit.clips_rows) then
+        refuse("%s.extra = %s: needs groups along channels of the window, rounded one by one", side,
+               c.extra)
+    end
+    local has_tables = levels.calibrated or levels.widths or parts.choose or parts.across
+        or parts.transform and parts.transform.dense or parts.meta and parts.meta.base
+    if extra.splits and (levels.raw or not fit or fit.clips_rows or has_tables
+                         or c.axis ~= "per_token" or c.group_size ~= c.head_dim
+                         or parts.round.feedback or parts.round.path) then
+        refuse("%s.extra = %s: needs the head as a group of a token, values rounded one by one and "
+               .. "no tables of channels", side, c.extra)
+    end
+    if not extra.sparse and not extra.signs and not extra.splits
+       and (c.axis ~= "per_channel" or levels.raw or parts.choose and parts.choose.flags) then
+        refuse("%s.extra = %s: needs groups along tokens, in one basis", side, c.extra)
+    end
+    if extra.promotes and (not levels.stores_zero or fit.name ~= "minmax"
+                           or parts.round.name ~= "nearest" or c.extra_number >= c.head_dim
+                           or c.head_dim > 256) then
+        refuse("%s.extra = %s%d: needs levels affine, fit minmax, the nearest and more channels",
+               side, c.extra, c.extra_number)
+    end
+end
+
 -- Raises a refusal unless the parts of a side can be combined.
 local function check_parts(side, c, parts)
     local levels, fit, meta = parts.levels, parts.fit, parts.meta
@@ -34,22 +62,7 @@ local function check_parts(side, c, parts)
     if levels.empty and not (parts.extra and parts.extra.signs) then
         refuse("%s.levels = %s: needs a sketch beside them", side, c.levels)
     end
-    local sparse = parts.extra and parts.extra.sparse
-    if sparse and (levels.raw or c.axis ~= "per_token" or parts.transform or parts.choose
-                   or parts.round.feedback or parts.round.path or fit.clips_rows) then
-        refuse("%s.extra = %s: needs groups along channels of the window, rounded one by one", side,
-               c.extra)
-    end
-    if parts.extra and not sparse and not parts.extra.signs
-       and (c.axis ~= "per_channel" or levels.raw or parts.choose and parts.choose.flags) then
-        refuse("%s.extra = %s: needs groups along tokens, in one basis", side, c.extra)
-    end
-    if parts.extra and parts.extra.promotes
-       and (not levels.stores_zero or fit.name ~= "minmax" or parts.round.name ~= "nearest"
-            or c.extra_number >= c.head_dim or c.head_dim > 256) then
-        refuse("%s.extra = %s%d: needs levels affine, fit minmax, the nearest and more channels",
-               side, c.extra, c.extra_number)
-    end
+    if parts.extra then check_extra(side, c, parts) end
     if levels.raw then
         if fit then refuse("%s.fit = %s: levels %s have no scale", side, c.fit, c.levels) end
         if meta then refuse("%s.meta = %s: levels %s have none", side, c.meta, c.levels) end
@@ -90,11 +103,17 @@ local function check_parts(side, c, parts)
     end
 end
 
+-- The piece of a transform in a set of channels: its own where the word has no number.
+local function set_piece(c, count)
+    local piece = c.transform_number or 0
+    return piece > 0 and piece or count & -count
+end
+
 local function check_shape(side, config, parts)
     local c, page_size = config[side], config.page_size
-    local most = config.num_stored == 1 and 576 or 256
-    if c.head_dim < 32 or c.head_dim > most or c.head_dim % 16 ~= 0 then
-        refuse("%s.head_dim = %d: must be 32 to %d in steps of 16", side, c.head_dim, most)
+    local least, most = config.in_set and 16 or 32, config.num_stored == 1 and 576 or 256
+    if c.head_dim < least or c.head_dim > most or c.head_dim % 16 ~= 0 then
+        refuse("%s.head_dim = %d: must be %d to %d in steps of 16", side, c.head_dim, least, most)
     end
     check_listed(side, "axis", { "per_token", "per_channel" }, c.axis)
     if not parts.levels.raw then
@@ -114,7 +133,8 @@ local function check_shape(side, config, parts)
         refuse("%s.fit = %s%d: the %s must be %d to %d", side, c.fit, c.fit_number, fit.number,
                fit.number_least, fit.number_most)
     end
-    local piece = c.transform_number
+    local piece = parts.extra and parts.extra.splits and set_piece(c, c.head_dim)
+        or c.transform_number
     local is_piece = piece >= 2 and piece & (piece - 1) == 0 and c.head_dim % piece == 0
     if parts.transform and parts.transform.number and not is_piece then
         refuse("%s.transform = %s%d: must be a power of two that divides head_dim = %d",
@@ -323,11 +343,14 @@ end
 -- Whether sums of a side's products are sums of floats on every instruction set.
 local function needs_floats(parts, is_key)
     return is_key and is_restored(parts) or parts.meta and parts.meta.constant
-        or parts.levels.book or parts.levels.float
+        or parts.levels.book or parts.levels.float or parts.extra and parts.extra.splits
 end
 
 -- Adds what leads from a row to the numbers that are fitted, and the tables of all parts.
 local function add_bases(d, c, parts, config)
+    d.is_split, d.in_set = parts.extra and parts.extra.splits or false, config.in_set or false
+    d.piece = parts.transform and parts.transform.number and not d.is_split and c.transform_number
+        or 0
     -- On the host a shift that depends on a row's position is the runtime's: kernels see rows
     -- without it.
     d.by_position = parts.shift and parts.shift.by_position
@@ -361,7 +384,7 @@ local function add_bases(d, c, parts, config)
     d.bias = d.shift and not d.restored
     if d.restored and config.target == "cuda" then d.turns, d.copies = false, 1 end
     d.choice_piece, d.head_piece = c.choose_number, c.head_dim & -c.head_dim
-    d.rotations = parts.transform and not d.dense and { c.transform_number } or {}
+    d.rotations = d.piece > 0 and { d.piece } or {}
     if parts.choose then
         d.rotations = { d.choice_piece }
         if d.head_piece ~= d.choice_piece then d.rotations[2] = d.head_piece end
@@ -370,8 +393,9 @@ local function add_bases(d, c, parts, config)
         d.score_rows = parts.score.weighs and c.score_number or c.head_dim
     end
     -- Where a table begins in the record of a head.
-    d.signs = parts.transform and parts.transform.signs
+    d.signs = parts.transform and parts.transform.signs and not d.is_split
         and table.concat(random_signs(c.head_dim), ", ") or false
+    d.back = (d.signs or d.is_split) and "turn_back" or "transform"    -- out of the basis
     function d.table_at(name)
         for _, one in ipairs(d.tables) do
             if one.name == name then return one.at end
@@ -556,6 +580,37 @@ local function check_target(side, config, parts)
     end
 end
 
+-- Adds the sets of channels that have a codec each, which is derived like a side's: first (its
+-- channel in the order of the sets), at (bytes in the side of a page).  A side that is not split is
+-- the one set of itself.
+local function add_sets(d, side, config, parts, isa)
+    d.sets, d.first, d.at = { d }, 0, 0
+    if not d.is_split then return end
+    local c, first, at = config[side], 0, 0
+    local kinds = { { name = "outliers", title = "outlying ", bits = c.bits + 1,
+                      count = c.extra_number },
+                    { name = "others", title = "other ", bits = c.bits,
+                      count = c.head_dim - c.extra_number } }
+    for i, kind in ipairs(kinds) do
+        local of, of_parts = {}, {}
+        for _, stage in ipairs(stages) do
+            local number = stage.name .. "_number"
+            of[stage.name], of[number] = c[stage.name], c[number]
+            of_parts[stage.name] = parts[stage.name]
+        end
+        of_parts.place, of_parts.shift, of_parts.extra = nil, nil, nil
+        of.bits, of.head_dim, of.group_size = kind.bits, kind.count, kind.count
+        of.transform_number = set_piece(c, kind.count)
+        local own = setmetatable({ in_set = true, math = "f32", [side] = of }, { __index = config })
+        local set = codec.derive(side, own, of_parts, isa)
+        set.side, set.title = side .. "_" .. kind.name, kind.title .. d.title
+        set.first, set.at = first, at
+        first, at = first + kind.count, at + set.layout.page_bytes
+        d.sets[i] = set
+    end
+    d.layout.page_bytes = at
+end
+
 -- Returns the codec of side "k" or "v".  `parts[stage]` is the part of each stage that is not left
 -- out.
 function codec.derive(side, config, parts, isa)
@@ -595,7 +650,6 @@ function codec.derive(side, config, parts, isa)
         layout = layout.side(c.bits, c.head_dim, page_size, raw and 0 or c.group_size, stored),
         scale_bytes = stored.scale_bytes, zero_bytes = stored.zero_bytes,
         parts = parts,
-        piece = parts.transform and parts.transform.number and c.transform_number or 0,
         dense = parts.transform and parts.transform.dense or false,
         factor = parts.fit and parts.fit.factors and parts.fit.factors[c.bits] or false,
         clips_row = parts.fit and parts.fit.clips_rows and clip_rank(c) or false,
@@ -626,6 +680,7 @@ function codec.derive(side, config, parts, isa)
     d.diagram = ("| codes: %d x u%d | scales: %d x %d bytes | zeros: %d x %d bytes |"):format(
         page_size * c.head_dim, c.bits, d.layout.num_groups, stored.scale_bytes,
         stored.zero_bytes > 0 and d.layout.num_groups or 0, stored.zero_bytes)
+    add_sets(d, side, config, parts, isa)
     return d
 end
 

@@ -33,6 +33,8 @@
 -- tokens], their channels, a byte each, then [token]: both norms, the signs, those of the channels
 -- apart.  Of norms: [token], a byte each.  Of promoted channels: [unit of tokens], their channels,
 -- a byte each, then their planes of 2 bits.
+--
+-- Where channels are in sets (gen/parts/outliers.lua), the side is one such run after the other.
 
 local layout = {}
 
@@ -52,7 +54,7 @@ end
 
 -- Returns how many rows share what a part of stage extra stores (nil: none), and its bytes.
 function layout.extra(part, number, head_dim, group_size)
-    if not part then return 1, 0 end
+    if not part or part.splits then return 1, 0 end
     if part.row_bytes then return 1, part.row_bytes end
     if part.promotes then return group_size, number * (1 + (group_size + 3) // 4) end
     if not part.signs then return 1, 3 * number end

@@ -820,7 +820,9 @@ typedef struct kvl_codes {
     int       num_groups;       // pairs of scale and offset: groups of all rows asked for
     uint16_t* codes;            // [num, head_dim]; 16-bit levels: the f16 or bf16 bits; of a
                                 // trellis, whose codes mean something together: the levels; of
-                                // levels=pairs as many bits as the channel has
+                                // levels=pairs as many bits as the channel has; of
+                                // extra=outliers channels are in the order of the sets, whose
+                                // groups are two a row
                                 // A value is scale * code + offset; of levels that are a codebook
                                 // or small floats, scale * level
     float*    scales;           // [num_groups] as decoding uses them; per token: [num, groups of a

@@ -221,6 +221,29 @@ KVL__FN int kvl__is_restored(const kvl__codec* c)
            kvl__has_widths(c);
 }
 
+// Whether a head's channels are in sets, each stored by a codec of its own.
+KVL__FN int kvl__is_split(const kvl__codec* c)
+{
+    return c->words[KVL__STAGE_EXTRA] == KVL__EXTRA_OUTLIERS;
+}
+
+KVL__FN int kvl__num_sets(const kvl__codec* c) { return kvl__is_split(c) ? 2 : 1; }
+
+// The codec of a set, as if it were a head: gen/parts/outliers.lua.
+KVL__FN kvl__codec kvl__set_of(const kvl__codec* c, int set)
+{
+    static const int left_out[] = { KVL__STAGE_PLACE, KVL__STAGE_SHIFT, KVL__STAGE_EXTRA };
+    const int32_t strong = c->numbers[KVL__STAGE_EXTRA];
+    kvl__codec s = *c;
+    if (!kvl__is_split(c)) return s;
+    s.head_dim = s.group_size = set == 0 ? strong : c->head_dim - strong;
+    s.bits = set == 0 ? c->bits + 1 : c->bits;
+    for (int i = 0; i < 3; ++i) s.words[left_out[i]] = s.numbers[left_out[i]] = 0;
+    if (kvl__word_of(c, KVL__STAGE_TRANSFORM)->takes_number && !c->numbers[KVL__STAGE_TRANSFORM])
+        s.numbers[KVL__STAGE_TRANSFORM] = s.head_dim & -s.head_dim;
+    return s;
+}
+
 // Whether groups are paths through a trellis, whose levels are those of one bit more.
 KVL__FN int kvl__has_path(const kvl__codec* c)
 {
@@ -497,6 +520,11 @@ KVL__FN kvl_status kvl__parse_text(kvl__parse* p)
 // Codes and metadata of one value in a page, in bits.
 KVL__FN double kvl__codec_bits(const kvl__codec* c)
 {
+    if (kvl__is_split(c)) {
+        const kvl__codec strong = kvl__set_of(c, 0), others = kvl__set_of(c, 1);
+        return (strong.head_dim * kvl__codec_bits(&strong) +
+                others.head_dim * kvl__codec_bits(&others)) / c->head_dim;
+    }
     const kvl__word* meta = kvl__word_of(c, KVL__STAGE_META);
     const double extra = 8.0 * kvl__extra_bytes(c) / kvl__extra_rows(c) / c->head_dim;
     if (c->group_size == 0) return c->bits + extra;
@@ -504,11 +532,12 @@ KVL__FN double kvl__codec_bits(const kvl__codec* c)
     return c->bits + 8.0 * (meta->scale_bytes + zero) / c->group_size + extra;
 }
 
-// Whether levels and fit have codes of so many bits.
+// Whether levels and fit have codes of so many bits, and those of a set with one more.
 KVL__FN int kvl__has_bits(const kvl__codec* c, int bits)
 {
-    return bits >= 0 && bits <= 16 &&
-           (kvl__word_of(c, KVL__STAGE_LEVELS)->bits_mask >> bits & 1u) &&
+    const uint32_t widths = kvl__word_of(c, KVL__STAGE_LEVELS)->bits_mask;
+    const int most = kvl__is_split(c) && !kvl__is_raw(c) ? bits + 1 : bits;
+    return bits >= 0 && bits <= 16 && (widths >> bits & 1u) && (widths >> most & 1u) &&
            bits >= kvl__word_of(c, KVL__STAGE_FIT)->min_bits;
 }
 
@@ -548,6 +577,9 @@ KVL__FN kvl_status kvl__check_bits(const kvl__parse* p, const kvl__codec* c, cha
     for (int b = 0; b <= 16; ++b)
         if (kvl__has_bits(c, b))
             kvl__append_text(allowed, sizeof allowed, "%s%d", *allowed ? ", " : "", b);
+    if (!*allowed)
+        return KVL__SPEC_FAIL(p, "%c.extra = %s: levels = %s have no codes of one bit more", side,
+                              kvl__word_of(c, KVL__STAGE_EXTRA)->name, levels->name);
     if (!kvl__has_bits(c, c->bits))
         return KVL__SPEC_FAIL(p, "%c%d: bits with levels = %s, fit = %s must be one of %s", side,
                               c->bits, levels->name, fit->name, allowed);
@@ -663,7 +695,14 @@ KVL__FN kvl_status kvl__check_number(const kvl__parse* p, kvl__codec* c, int sta
         int32_t piece = 16;
         while (2 * piece <= *number && c->head_dim % (2 * piece) == 0) piece *= 2;
         *number = piece;
+    } else if (word->takes_number == KVL__NUMBER_SHARE) {
+        if (*number == 0)
+            for (*number = 16; 2 * *number <= c->head_dim / 4;) *number *= 2;
+        if (*number % 16 != 0 || *number >= c->head_dim)
+            return KVL__SPEC_FAIL(p, "%c.%s = %s%d: the number must be a multiple of 16 below "
+                                  "head_dim = %d", side, name, word->name, *number, c->head_dim);
     } else if (word->takes_number == KVL__NUMBER_PIECE) {
+        if (*number == 0 && kvl__is_split(c)) return KVL_OK;       // each set has its own
         if (*number == 0) *number = c->head_dim & -c->head_dim;
         if (*number < 2 || (*number & (*number - 1)) || c->head_dim % *number != 0)
             return KVL__SPEC_FAIL(p, "%c.%s = %s%d: the piece must be a power of two that divides "
@@ -843,6 +882,42 @@ KVL__FN kvl_status kvl__check_widths(const kvl__parse* p, const kvl__codec* c, c
     return KVL_OK;
 }
 
+// What channels in sets ask of the other stages.
+KVL__FN kvl_status kvl__check_split(const kvl__parse* p, const kvl__codec* c, char side)
+{
+    const char* word = kvl__word_of(c, KVL__STAGE_EXTRA)->name;
+    const kvl__word* transform = kvl__word_of(c, KVL__STAGE_TRANSFORM);
+    const int32_t number = c->numbers[KVL__STAGE_EXTRA], piece = c->numbers[KVL__STAGE_TRANSFORM];
+    if (!kvl__is_split(c)) return KVL_OK;
+    if (kvl__is_raw(c) || kvl__has_book(c) || kvl__has_widths(c))
+        return KVL__SPEC_FAIL(p, "%c.extra = %s: needs %c.levels of one width, which are not "
+                              "calibrated, not %s", side, word, side,
+                              kvl__word_of(c, KVL__STAGE_LEVELS)->name);
+    if (c->words[KVL__STAGE_AXIS] != KVL__AXIS_PER_TOKEN || c->group_size != c->head_dim)
+        return KVL__SPEC_FAIL(p, "%c.extra = %s: a set is a group of a token: needs %c.axis = "
+                              "per_token and %cg%d, the head", side, word, side, side, c->head_dim);
+    if (transform->num_tables || kvl__is_folded(c) ||
+        (c->words[KVL__STAGE_TRANSFORM] && piece && (number % piece || c->head_dim % piece)))
+        return KVL__SPEC_FAIL(p, "%c.extra = %s%d, %c.transform = %s%.0d: needs a Hadamard of each "
+                              "set, in pieces that divide it, or none", side, word, number, side,
+                              transform->name, piece);
+    if (c->words[KVL__STAGE_CHOOSE] != KVL__CHOOSE_NONE)
+        return KVL__SPEC_FAIL(p, "%c.extra = %s: needs %c.choose = none, not %s", side, word, side,
+                              kvl__word_of(c, KVL__STAGE_CHOOSE)->name);
+    if (c->words[KVL__STAGE_SHIFT] != 0 && c->words[KVL__STAGE_SHIFT] != KVL__SHIFT_MEAN)
+        return KVL__SPEC_FAIL(p, "%c.extra = %s: needs %c.shift = none or mean, not %s", side, word,
+                              side, kvl__word_of(c, KVL__STAGE_SHIFT)->name);
+    if (kvl__word_of(c, KVL__STAGE_META)->num_tables)
+        return KVL__SPEC_FAIL(p, "%c.extra = %s: needs %c.meta without a base, not %s", side, word,
+                              side, kvl__word_of(c, KVL__STAGE_META)->name);
+    if (c->words[KVL__STAGE_FIT] == KVL__FIT_CLIP || kvl__has_feedback(c) || kvl__has_path(c))
+        return KVL__SPEC_FAIL(p, "%c.extra = %s: needs a fit that does not clip and values rounded "
+                              "one by one, not %s and %s", side, word,
+                              kvl__word_of(c, KVL__STAGE_FIT)->name,
+                              kvl__word_of(c, KVL__STAGE_ROUND)->name);
+    return KVL_OK;
+}
+
 // What signs beside codes, and keys without codes, ask of the other stages.
 KVL__FN kvl_status kvl__check_sketch(const kvl__parse* p, const kvl__codec* c, char side)
 {
@@ -973,6 +1048,7 @@ KVL__FN kvl_status kvl__check_side(const kvl__parse* p, kvl__codec* c, char side
     KVL__TRY(kvl__check_path(p, c, side));
     KVL__TRY(kvl__check_slots(p, c, side));
     KVL__TRY(kvl__check_widths(p, c, side));
+    KVL__TRY(kvl__check_split(p, c, side));
     KVL__TRY(kvl__check_sketch(p, c, side));
     KVL__TRY(kvl__check_across(p, c, side));
     KVL__TRY(kvl__check_beside(p, c, side));
@@ -1064,7 +1140,7 @@ KVL__FN kvl_status kvl__values_in_keys(const kvl__parse* p, kvl__config* config)
                               kvl__position_word(&config->side[0]),
                               kvl__is_unrotated(&config->side[0]) ? "turned" : "shifted");
     if (kvl__is_restored(&config->side[0]) || kvl__sketches(&config->side[0]) ||
-        kvl__has_norms(&config->side[0]))
+        kvl__has_norms(&config->side[0]) || kvl__is_split(&config->side[0]))
         return KVL__SPEC_FAIL(p, "k.extra = %s, k.levels = %s: values that are in the keys "
                               "(values_in_keys) need codes that queries meet",
                               kvl__word_of(&config->side[0], KVL__STAGE_EXTRA)->name,

@@ -488,6 +488,38 @@ KVL__FN kvl_status kvl__derive_order(const kvl_derive_args* a, float* out)
     return KVL_OK;
 }
 
+// Channels of a head in falling order of their mean squares, in each set dealt to its pieces:
+// gen/parts/outliers.lua.
+KVL__FN kvl_status kvl__derive_outliers(const kvl_derive_args* a, float* out)
+{
+    const kvl__layer_statistics* l = &a->stats->layers[a->layer];
+    const kvl__codec* c = (const kvl__codec*)a->codec;
+    const int dim = a->head_dim, has_shift = c->words[KVL__STAGE_SHIFT] != KVL__SHIFT_NONE;
+    const double rows = l->counts[KVL__COUNT_ROWS];
+    kvl__ordered order[KVL__MAX_STORED_DIM];
+    if (!(rows > 0.0)) return kvl__derive_fail(a, "the statistics have no rows");
+    for (int h = 0; h < a->num_kv_heads; ++h) {
+        const double* sum = l->heads[h].sums[a->is_value ? KVL__SUM_VALUE : KVL__SUM_KEY];
+        const double* moment =
+            l->heads[h].moments[a->is_value ? KVL__MOMENT_VALUE : KVL__MOMENT_KEY];
+        for (int i = 0; i < dim; ++i) {
+            const double mean = has_shift ? sum[i] / rows : 0.0;
+            order[i].sum = (float)(mean * mean - moment[i * dim + i] / rows);
+            order[i].channel = i;
+        }
+        qsort(order, (size_t)dim, sizeof *order, kvl__compare_ordered);
+        const kvl__ordered* from = order;
+        for (int set = 0; set < kvl__num_sets(c); ++set) {
+            const int count = kvl__set_of(c, set).head_dim, piece = count & -count;
+            for (int r = 0; r < count; ++r)
+                out[r % (count / piece) * piece + r / (count / piece)] = (float)from[r].channel;
+            from += count;
+            out += count;
+        }
+    }
+    return KVL_OK;
+}
+
 // Ranges of channels, and levels for what is in them.
 KVL__FN kvl_status kvl__derive_range(const kvl_derive_args* a, float* out)
 {
@@ -728,6 +760,7 @@ KVL__FN kvl_status kvl__derive_choice(const kvl_derive_args* a, float* out)
 static __attribute__((unused)) const kvl_derivation kvl__own_derivations[] = {
     { NULL, NULL, "mean", kvl__derive_mean, NULL },
     { NULL, NULL, "grouped_order", kvl__derive_order, NULL },
+    { NULL, NULL, "outlier_order", kvl__derive_outliers, NULL },
     { NULL, NULL, "static_middle", kvl__derive_range, NULL },
     { NULL, NULL, "static_half", kvl__derive_range, NULL },
     { NULL, NULL, "kmeans_book", kvl__derive_book, NULL },

@@ -7,7 +7,8 @@
 // low bits first; scales and zeros are arrays of groups, per token [row][group of channels], per
 // channel [group of rows][channel].  Generated programs order the codes and groups to suit their
 // vectors (gen/layout.lua), in the same number of bytes: the tile order.  A host's program turns
-// its pages into the linear order by itself; what a device has is turned here.
+// its pages into the linear order by itself; what a device has is turned here.  Where channels are
+// in sets, a side is that of the first set, then that of the second.
 
 #ifndef KVL_LAYOUT_H
 #define KVL_LAYOUT_H
@@ -16,6 +17,7 @@
 #include "kvl_config.h"
 
 typedef struct kvl__side_layout {
+    int32_t page_size;
     int64_t codes_bytes, num_groups;
     int32_t scale_bytes, zero_bytes;       // of one group
     int64_t scales_at, zeros_at, extra_at, bytes;
@@ -23,11 +25,15 @@ typedef struct kvl__side_layout {
     int32_t row_slots;                     // values of a row that are stored as they are
 } kvl__side_layout;
 
+KVL__FN int64_t kvl__set_at(const kvl__codec* c, int set, int32_t page_size);
+
+// Of a side in sets page_size and bytes alone: others are those of each set.
 KVL__FN kvl__side_layout kvl__layout_of(const kvl__codec* c, int32_t page_size)
 {
     const kvl__word* meta = kvl__word_of(c, KVL__STAGE_META);
     const int affine = c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_AFFINE;
     kvl__side_layout l;
+    l.page_size = page_size;
     l.codes_bytes = (int64_t)page_size * c->head_dim * c->bits / 8;
     l.num_groups = c->group_size ? (int64_t)page_size * c->head_dim / c->group_size : 0;
     l.scale_bytes = meta->scale_bytes;
@@ -39,7 +45,19 @@ KVL__FN kvl__side_layout kvl__layout_of(const kvl__codec* c, int32_t page_size)
     l.extra_rows = kvl__extra_rows(c);
     l.extra_bytes = kvl__extra_bytes(c);
     l.bytes = kvl__round_up(l.extra_at + (int64_t)page_size / l.extra_rows * l.extra_bytes, 16);
+    if (kvl__is_split(c)) l.bytes = kvl__set_at(c, kvl__num_sets(c), page_size);
     return l;
+}
+
+// Where a set begins in the side of a page; of the number of sets, where the last one ends.
+KVL__FN int64_t kvl__set_at(const kvl__codec* c, int set, int32_t page_size)
+{
+    int64_t at = 0;
+    for (int i = 0; i < set; ++i) {
+        const kvl__codec s = kvl__set_of(c, i);
+        at += kvl__layout_of(&s, page_size).bytes;
+    }
+    return at;
 }
 
 // Index of the group of (row, channel) in the linear arrays.
@@ -54,6 +72,7 @@ KVL__FN int64_t kvl__group_of(const kvl__codec* c, int64_t row, int32_t channel)
 KVL__FN int64_t kvl__num_groups(const kvl__codec* c, int64_t num)
 {
     const int64_t unit = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL ? c->group_size : 1;
+    if (kvl__is_split(c)) return num * kvl__num_sets(c);
     return c->group_size ? (num + unit - 1) / unit * unit * c->head_dim / c->group_size : 0;
 }
 

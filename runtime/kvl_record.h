@@ -344,16 +344,20 @@ KVL__FN kvl_status kvl__check_order(kvl_context* ctx, const kvl__order* o, int64
 KVL__FN kvl_status kvl__check_orders(kvl_context* ctx, const kvl__config* config, int layer,
                                      int side, const float* records)
 {
+    static const char* const of_heads[] = { "feedback_order", "outlier_order" };
     const kvl__codec* c = &config->side[side];
-    const int64_t stride = kvl__record_floats(c), of_head = kvl__table_at(c, "feedback_order");
+    const int64_t stride = kvl__record_floats(c);
     kvl__order o = { layer, side, 0, config->num_kv_heads, c->head_dim, "grouped_order", "layer" };
     if (kvl__is_across(c))
         KVL__TRY(kvl__check_order(ctx, &o, stride, records + kvl__table_at(c, o.name)));
-    o.name = "feedback_order";
     o.whose = "head";
     o.num_heads = 1;
-    for (; of_head >= 0 && o.head < config->num_kv_heads; ++o.head)
-        KVL__TRY(kvl__check_order(ctx, &o, stride, records + o.head * stride + of_head));
+    for (int i = 0; i < 2; ++i) {
+        const int64_t at = kvl__table_at(c, of_heads[i]);
+        o.name = of_heads[i];
+        for (o.head = 0; at >= 0 && o.head < config->num_kv_heads; ++o.head)
+            KVL__TRY(kvl__check_order(ctx, &o, stride, records + o.head * stride + at));
+    }
     return KVL_OK;
 }
 

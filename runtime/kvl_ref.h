@@ -133,8 +133,29 @@ KVL__FN void kvl__flip(float* x, int32_t dim)
     }
 }
 
+// A row's channels in the order of the sets, or back as they were.
+KVL__FN void kvl__order_sets(const kvl__codec* c, const float* tables, int back, float* x)
+{
+    const float* order = tables + kvl__table_at(c, "outlier_order");
+    float y[KVL__MAX_STORED_DIM];
+    for (int32_t i = 0; i < c->head_dim; ++i) {
+        if (back) y[(int)order[i]] = x[i];
+        else y[i] = x[(int)order[i]];
+    }
+    memcpy(x, y, (size_t)c->head_dim * sizeof *x);
+}
+
 KVL__FN void kvl__to_basis(const kvl__codec* c, const float* tables, float* x)
 {
+    if (kvl__is_split(c)) {
+        kvl__order_sets(c, tables, 0, x);
+        for (int set = 0; set < kvl__num_sets(c); ++set) {
+            const kvl__codec s = kvl__set_of(c, set);
+            kvl__to_basis(&s, tables, x);
+            x += s.head_dim;
+        }
+        return;
+    }
     const float* forward = kvl__dense_table(c, tables, 0);
     if (forward) kvl__multiply(x, c->head_dim, forward);
     if (kvl__transform_of(c) == KVL__TRANSFORM_HADAMARD)
@@ -167,6 +188,16 @@ KVL__FN void kvl__query_to_basis(const kvl__codec* c, const float* tables, float
 // The Hadamard is its own inverse, and so are signs.
 KVL__FN void kvl__from_basis(const kvl__codec* c, const float* tables, float* x)
 {
+    if (kvl__is_split(c)) {
+        float* of = x;
+        for (int set = 0; set < kvl__num_sets(c); ++set) {
+            const kvl__codec s = kvl__set_of(c, set);
+            kvl__from_basis(&s, tables, of);
+            of += s.head_dim;
+        }
+        kvl__order_sets(c, tables, 1, x);
+        return;
+    }
     const float* query = kvl__dense_table(c, tables, 1);
     const float* base = kvl__base_of(c, tables);
     float y[KVL__MAX_HEAD_DIM] = { 0 };
@@ -1028,6 +1059,19 @@ KVL__FN void kvl__decode_widths_row(const kvl__codec* c, const kvl__side_layout*
     }
 }
 
+// A row in the order of the sets, each of which is a group.
+KVL__FN void kvl__encode_sets_row(const kvl__codec* c, const kvl__encode_args* a, const float* x,
+                                  int64_t row)
+{
+    kvl__encode_args of = *a;
+    for (int set = 0; set < kvl__num_sets(c); ++set) {
+        const kvl__codec s = kvl__set_of(c, set);
+        of.page = a->page + kvl__set_at(c, set, a->page_size);
+        kvl__encode_group(&s, &of, x, s.head_dim, 1, row, 0);
+        x += s.head_dim;
+    }
+}
+
 // Keys or values whose groups run along channels: row by row.
 KVL__FN void kvl__encode_per_token(const kvl__codec* c, const kvl__encode_args* a)
 {
@@ -1047,6 +1091,10 @@ KVL__FN void kvl__encode_per_token(const kvl__codec* c, const kvl__encode_args* 
         }
         if (kvl__has_widths(c)) {
             kvl__encode_widths_row(c, a, x, row);
+            continue;
+        }
+        if (kvl__is_split(c)) {
+            kvl__encode_sets_row(c, a, x, row);
             continue;
         }
         for (int32_t i = 0; i < c->head_dim; i += c->group_size)
@@ -1707,6 +1755,13 @@ KVL__FN void kvl__decode_row(const kvl__codec* c, const kvl__side_layout* l,
         memset(x, 0, (size_t)c->head_dim * sizeof *x);
         return;
     }
+    for (int set = 0; kvl__is_split(c) && set < kvl__num_sets(c); ++set) {
+        const kvl__codec s = kvl__set_of(c, set);
+        const kvl__side_layout of = kvl__layout_of(&s, l->page_size);
+        kvl__decode_row(&s, &of, page + kvl__set_at(c, set, l->page_size), row, x);
+        x += s.head_dim;
+    }
+    if (kvl__is_split(c)) return;
     if (c->group_size == 0) {
         const unsigned char* from = page + 2 * row * c->head_dim;
         const int bf16 = c->words[KVL__STAGE_LEVELS] == KVL__LEVELS_BF16;
@@ -1730,15 +1785,32 @@ KVL__FN void kvl__decode_row(const kvl__codec* c, const kvl__side_layout* l,
 
 KVL__FN void kvl__ref_decode_grids(const kvl__codec* c, const kvl__decode_args* a)
 {
-    const kvl__side_layout l = kvl__layout_of(c, a->page_size);
+    const int num_sets = kvl__num_sets(c);
     if (c->group_size == 0 || !a->scales || !a->offsets) return;
-    const int64_t first = kvl__group_of(c, a->first_row, 0);
-    const int64_t num = kvl__num_groups(c, a->num_rows);
-    for (int64_t i = 0; i < num; ++i) {
-        const kvl__grid g = kvl__load_grid(c, a->page + l.scales_at + (first + i) * l.scale_bytes,
-                                           a->page + l.zeros_at + (first + i) * l.zero_bytes);
-        a->scales[i] = g.scale;
-        a->offsets[i] = g.offset;
+    for (int set = 0; set < num_sets; ++set) {
+        const kvl__codec s = kvl__set_of(c, set);
+        const kvl__side_layout l = kvl__layout_of(&s, a->page_size);
+        const unsigned char* page = a->page + kvl__set_at(c, set, a->page_size);
+        const int64_t first = kvl__group_of(&s, a->first_row, 0);
+        const int64_t num = kvl__num_groups(&s, a->num_rows);
+        for (int64_t i = 0; i < num; ++i) {
+            const kvl__grid g = kvl__load_grid(&s, page + l.scales_at + (first + i) * l.scale_bytes,
+                                               page + l.zeros_at + (first + i) * l.zero_bytes);
+            a->scales[i * num_sets + set] = g.scale;
+            a->offsets[i * num_sets + set] = g.offset;
+        }
+    }
+}
+
+// The codes of row `row` of a page, [head_dim], in the order of the sets.
+KVL__FN void kvl__read_sets(const kvl__codec* c, const kvl__decode_args* a, int64_t row,
+                            uint16_t* codes)
+{
+    for (int set = 0; set < kvl__num_sets(c); ++set) {
+        const kvl__codec s = kvl__set_of(c, set);
+        const unsigned char* page = a->page + kvl__set_at(c, set, a->page_size);
+        for (int32_t i = 0; i < s.head_dim; ++i)
+            *codes++ = (uint16_t)kvl__level_of(&s, page, row, i);
     }
 }
 
@@ -1769,6 +1841,10 @@ KVL__FN void kvl__ref_decode(const kvl__decode_args* a)
             kvl__read_widths(c, a->tables, a->page, row, a->codes + (int64_t)r * c->head_dim);
             continue;
         }
+        if (a->codes && kvl__is_split(c)) {
+            kvl__read_sets(c, a, row, a->codes + (int64_t)r * c->head_dim);
+            continue;
+        }
         for (int32_t i = 0; a->codes && i < c->head_dim; ++i) {
             const int64_t at = row * c->head_dim + i;
             if (kvl__has_no_codes(c)) {
@@ -1792,6 +1868,16 @@ KVL__FN void kvl__ref_linear(const kvl__linear_args* a)
     const kvl__side_layout l = kvl__layout_of(c, a->page_size);
     unsigned char* to = a->into_page ? a->page : a->linear;
     const unsigned char* from = a->into_page ? a->linear : a->page;
+    for (int set = 0; kvl__is_split(c) && set < kvl__num_sets(c); ++set) {
+        const kvl__codec s = kvl__set_of(c, set);
+        const int64_t at = kvl__set_at(c, set, a->page_size);
+        kvl__linear_args of = *a;
+        of.codec = &s;
+        of.page = a->page + at;
+        of.linear = a->linear + at;
+        kvl__ref_linear(&of);
+    }
+    if (kvl__is_split(c)) return;
     const int64_t values = (int64_t)a->num_rows * c->head_dim;
     const int64_t groups = c->group_size ? values / c->group_size : 0;
     memcpy(to, from, (size_t)(values * c->bits / 8));

@@ -338,6 +338,37 @@ static const float* table_of(const kvl_calibration* cal, const char* name, int64
     return x;
 }
 
+// Breaks when a run makes no order of channels for a cache that sets some apart, or one that is not
+// of the text's values.  Both sets of 16 are one piece of a Hadamard: squares fall all the way.
+Test(calibrate, outliers_are_the_strongest_channels)
+{
+    enum { DIM = 32 };
+    files f = make_files();
+    char spec[] = "turboquant-split";
+    char* specs[] = { spec };
+    calibrate_options o = options_for(&f, specs, 1);
+    kvl_context* ctx = open_context();
+    kvl_statistics* stats = NULL;
+    kvl_calibration* cal = NULL;
+    int64_t num = 0;
+    run_ok(&o);
+    cr_assert_eq((int)kvl_statistics_load(ctx, f.out, &stats), (int)KVL_OK);
+    cr_assert_eq((int)kvl_calibration_load(ctx, f.out, &cal), (int)KVL_OK);
+    const float* order = table_of(cal, "outlier_order@outliers16", DIM);
+    const double* squares = kvl_statistics_get(stats, 1, 0, "value_outer", &num);
+    cr_assert(squares != NULL && num == DIM * DIM);
+    for (int i = 1; i < DIM; i++) {
+        const double before = squares[(int)order[i - 1] * (DIM + 1)];
+        const double here = squares[(int)order[i] * (DIM + 1)];
+        cr_expect(before >= here * (1 - 1e-6), "place %d has %g, the one before it %g", i, here,
+                  before);
+    }
+    kvl_calibration_free(cal);
+    kvl_statistics_free(stats);
+    kvl_context_destroy(ctx);
+    remove_files(&f);
+}
+
 // Breaks when feedback moves errors by the price of another basis or another order of channels: a
 // path takes channels as they lie, and has no table of an order.
 Test(calibrate, feedback_has_the_price_of_the_stored_basis)

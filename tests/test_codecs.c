@@ -215,7 +215,7 @@ static void check_attention(fixture* f, test_cache* c, kvl_seq seq, const char* 
                     strstr(f->spec, "qjl") != NULL || strstr(f->spec, "sketch") != NULL ||
                     strstr(f->spec, "transform=") != NULL || strstr(f->spec, "kitty") != NULL ||
                     strstr(f->spec, "norm") != NULL || strstr(f->spec, "promote") != NULL ||
-                    strstr(f->spec, "block-gtq") != NULL;
+                    strstr(f->spec, "block-gtq") != NULL || strstr(f->spec, "split") != NULL;
     a.rounds = c->rounds;
     test_attention_run(&a);
     for (int64_t i = 0; i < num_o; ++i) a.o[i] = (double)o[i];
@@ -277,7 +277,8 @@ static int has_kernels(const char* path, const test_target* target)
     const int has = target->target != KVL_TARGET_CUDA ||
                     (!strstr(f.spec, "sketch") && strncmp(f.spec, "qjl:", 4) != 0 &&
                      !strstr(f.spec, "-prod") && !strstr(f.spec, "rotatekv") &&
-                     !strstr(f.spec, "block-gtq"));
+                     !strstr(f.spec, "block-gtq") && !strstr(f.spec, "-split") &&
+                     !strstr(f.spec, "outliers"));
     free(f.file);
     return has;
 }
@@ -288,7 +289,7 @@ static void check_fixtures(const test_target* target, size_t step)
     static const char pattern[] = KVLOOM_TEST_ROOT "/tests/fixtures/codec_*.kvf";
     glob_t found;
     const int failed = glob(pattern, 0, NULL, &found);
-    cr_assert(failed == 0 && found.gl_pathc == 115, "%s: %zu fixtures, expected 115", pattern,
+    cr_assert(failed == 0 && found.gl_pathc == 120, "%s: %zu fixtures, expected 120", pattern,
               failed ? (size_t)0 : found.gl_pathc);
     for (size_t i = 0; i < found.gl_pathc; i += step)
         if (has_kernels(found.gl_pathv[i], target)) check_fixture(found.gl_pathv[i], target);

@@ -214,7 +214,7 @@ static void read_name(const char* path, char name[64])
 static const struct { const char *name, *word; } host_codecs[] = {
     { "rotatekv", "k.transform = grouped" }, { "qjl", "k.levels = nothing" },
     { "turboquant-prod", "k.extra = sketch" },
-    { "block-gtq", "k.levels = pairs" },
+    { "block-gtq", "k.levels = pairs" }, { "turboquant-split", "k.extra = outliers" },
 };
 
 static int is_host_codec(const char* name)

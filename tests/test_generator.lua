@@ -143,6 +143,7 @@ local refusals = {
     { "v.shift", "median", "v.shift = median: no such word" },
     { "k.fit", "static", "k.fit = static, k.meta = 8bit: static goes with static" },
     { "k.extra", "sparse", "k.extra = sparse: needs groups along channels" },
+    { "v.extra", "outliers", "v.extra = outliers: needs the head as a group of a token" },
     { "math", "f16", "math = f16: must be int8 or f32" },
     { "target", "opencl", "target = opencl: must be host or cuda" },
     { "target", "cuda", "kernel = nil: must be one of append_rows, k_encode_rows" },

@@ -313,8 +313,8 @@ static void make_table(const kvl__wanted_table* w, int head, test_lcg* lcg, int6
         make_pair_bits(w, lcg, count, x);
         return;
     }
-    if (is_table(w, "grouped_order")) {
-        const int64_t all = count * w->num_kv_heads;
+    if (is_table(w, "grouped_order") || is_table(w, "outlier_order")) {
+        const int64_t all = is_table(w, "outlier_order") ? count : count * w->num_kv_heads;
         for (int64_t i = 0; i < count; ++i) x[i] = (float)((17 * (head * count + i) + 5) % all);
         return;
     }

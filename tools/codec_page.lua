@@ -131,6 +131,11 @@ local function bits_of(parts, s)
     if not s.group or not meta then return s.bits + extra end
     local zero = part_of(parts, "levels", levels).stores_zero and meta.zero_bytes or 0
     local group = s.group == "head" and head_dim or s.group
+    if part and part.splits then                   -- a bit of the first set; two groups a token
+        local strong, most = number or 16, head_dim // 4
+        while not number and 2 * strong <= most do strong = 2 * strong end
+        return s.bits + strong / head_dim + 2 * 8 * (meta.scale_bytes + zero) / head_dim
+    end
     return s.bits + 8 * (meta.scale_bytes + zero) / group + extra
 end
 

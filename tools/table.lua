@@ -221,10 +221,10 @@ local function levels_of(p)
 end
 
 -- What a word's number is: a power of two that divides head_dim, the greatest of these up to it, a
--- count in steps of 16, a power of two, or what its part says.
+-- count in steps of 16, a power of two, channels of a head in steps of 16, or what its part says.
 line("\nenum { KVL__NUMBER_PIECE = 1, KVL__NUMBER_PIECE_UP_TO = 2, KVL__NUMBER_COUNT = 3,")
-line("       KVL__NUMBER_STATES = 5 };")
-local numbers = { piece = 1, piece_up_to = 2, count = 3, states = 5 }
+line("       KVL__NUMBER_STATES = 5, KVL__NUMBER_SHARE = 6 };")
+local numbers = { piece = 1, piece_up_to = 2, count = 3, states = 5, share = 6 }
 
 line("\ntypedef struct kvl__word {")
 line("    const char* name;")

@@ -11,7 +11,9 @@
 typedef struct workspace {
     LINE float scores[num_heads][strip_words];
     //% for _, side in ipairs(sides) do
-    $(side.side .. "_" .. side.work) $(side.side);
+    //% for _, set in ipairs(side.sets) do
+    $(set.side .. "_" .. set.work) $(set.side);
+    //% end
     //% end
 } workspace;
 
@@ -130,11 +132,14 @@ static void score_tiles(const strip* s, int page, int first, int end, workspace*
     for (int tile = first / 16; tile * 16 < end; ++tile) {
         float* scores = to + tile * 16;
         fetch_keys(s, page, tile);
-        if (tile == first / 16 || k_fold_is_due(tile)) {
+        //% for _, set in ipairs(k.sets) do
+        //% local from = (set.first > 0 and set.first .. " + " or "") .. "slot * 16"
+        //% local at = set.at > 0 and "keys + " .. set.at or "keys"
+        if (tile == first / 16 || $(set.side .. "_fold_is_due")(tile)) {
             //% if k.flagged and k.along_lanes then
             const uint32_t choice = k_read_choice(keys, tile * 16);
             //% end
-            for (int slot = 0; slot < k_slots; ++slot) {
+            for (int slot = 0; slot < $(set.side .. "_slots"); ++slot) {
                 //% if k.flagged then
                 //% local of = k.along_lanes and "k_basis_of(choice, slot * 16)"
                 //% of = of or "slot / (head_dim_k / 16)"
@@ -142,15 +147,21 @@ static void score_tiles(const strip* s, int page, int first, int end, workspace*
                 const float* copy = q + $(of) * (num_heads * head_dim_k);
                 k_fold(keys, tile, at, copy + at * 16, head_dim_k, &w->k, slot);
                 //% else
-                k_fold(keys, tile, slot, q + slot * 16, head_dim_k, &w->k, slot);
+                $(set.side .. "_fold")($(at), tile, slot, q + $(from), head_dim_k,
+                                       &w->$(set.side), slot);
                 //% end
             }
         }
+        //% end
         for (int head = 0; head < num_heads; ++head)
             for (int i = 0; i < 16; i += lanes)
                 store(scores + head * strip_words + i, repeat(0.0f));
-        for (int slot = 0; slot < k_slots; ++slot)
-            k_add_cell(keys, tile, slot % (head_dim_k / 16), &w->k, slot, scores, strip_words);
+        //% for _, set in ipairs(k.sets) do
+        //% local at = set.at > 0 and "keys + " .. set.at or "keys"
+        for (int slot = 0; slot < $(set.side .. "_slots"); ++slot)
+            $(set.side .. "_add_cell")($(at), tile, slot % ($(set.side .. "_dim") / 16),
+                                       &w->$(set.side), slot, scores, strip_words);
+        //% end
     }
 }
 //% end
@@ -241,13 +252,18 @@ static void add_part(const strip* s, int page, int first, int end, workspace* w,
 }
 //% else
 // A whole tile's values, times weights [num_heads, strip_words], join o [num_heads, head_dim_v].
-static void add_tile(const unsigned char* values, int tile, const float* weights, v_folded* folded,
+static void add_tile(const unsigned char* values, int tile, const float* weights, workspace* w,
                      float* o)
 {
-    for (int at = 0; at < head_dim_v / 16; ++at) {
-        if (at == 0 || v_fold_is_due(at)) v_fold(values, at, tile, weights, strip_words, folded, 0);
-        v_add_cell(values, at, tile, folded, 0, o + at * 16, head_dim_v);
+    //% for _, set in ipairs(v.sets) do
+    //% local of = set.at > 0 and "values + " .. set.at or "values"
+    //% local to = (set.first > 0 and set.first .. " + " or "") .. "at * 16"
+    for (int at = 0; at < $(set.side .. "_dim") / 16; ++at) {
+        if (at == 0 || $(set.side .. "_fold_is_due")(at))
+            $(set.side .. "_fold")($(of), at, tile, weights, strip_words, &w->$(set.side), 0);
+        $(set.side .. "_add_cell")($(of), at, tile, &w->$(set.side), 0, o + $(to), head_dim_v);
     }
+    //% end
 }
 
 // One row's values join o.  Rows of a tile that are not visible are not read: whatever their memory
@@ -269,7 +285,7 @@ static void add_part(const strip* s, int page, int first, int end, workspace* w,
     for (int row = first / 16 * 16; row < end; row += 16) {
         fetch_values(s, page, (row - s->skip) / 16, part_rows / 16);
         if (row >= first && row + 16 <= end) {
-            add_tile(values, row / 16, weights + row, &w->v, o);
+            add_tile(values, row / 16, weights + row, w, o);
             continue;
         }
         for (int i = row; i < row + 16; ++i)

@@ -146,18 +146,16 @@ static void $(s "encode_rows")(const kvl__encode_args* a)
 //% elseif codec.path then
 #include "encode_paths.c"
 //% elseif codec.axis == "per_token" then
-// Groups along the channels of a row.
+//% if not codec.is_split then
+#include "encode_row.h"
+
+//% end
 static void $(s "encode_rows")(const kvl__encode_args* a)
 {
-    //% local step = (not fit.ordered and codec.group_size % 16 == 0) and 16 or 1
-    enum { group_size = $(codec.group_size), step = $(step) };
     //% if codec.dense then
     float tile[$(dense_rows) * $(s "dim")];
     //% end
     for (int32_t r = 0; r < a->num_rows; ++r) {
-        const int row = a->first_row + r;
-        float offset[$(s "dim")], inverse[$(s "dim")];
-        uint16_t q[$(s "dim")];
         //% if codec.dense then
         const int left = a->num_rows - r, ahead = left < $(dense_rows) ? left : $(dense_rows);
         if (r % $(dense_rows) == 0)
@@ -168,53 +166,9 @@ static void $(s "encode_rows")(const kvl__encode_args* a)
         $(s "load_row")(a->rows + r * a->row_stride, a->tables, x);
         //% end
         //% if codec.slots > 0 then
-        $(s "fill_slots")(a->rows + r * a->row_stride, x, a->page, row);
+        $(s "fill_slots")(a->rows + r * a->row_stride, x, a->page, a->first_row + r);
         //% end
-        for (int first = 0; first < $(s "dim"); first += group_size) {
-            const float* of = x + first;
-            //% for _, stat in ipairs(fit.stats) do
-            float $(stat.name .. "s")[step];
-            //% end
-            // Every step-th value has its own statistics; what they come to is order-free.
-            for (int j = 0; j < step; ++j) {
-                const float x = of[j];
-                //% for _, stat in ipairs(fit.stats) do
-                $(stat.name .. "s")[j] = $(stat.first);
-                //% end
-            }
-            for (int i = step; i < group_size; i += step) {
-                for (int j = 0; j < step; ++j) {
-                    const float x = of[i + j];
-                    //% for _, stat in ipairs(fit.stats) do
-                    const float $(stat.name) = $(stat.name .. "s")[j];
-                    $(stat.name .. "s")[j] = $(stat.next);
-                    //% end
-                }
-            }
-            //% for _, stat in ipairs(fit.stats) do
-            float $(stat.name) = $(stat.name .. "s")[0];
-            for (int j = 1; j < step; ++j) {
-                const float x = $(stat.name .. "s")[j];
-                $(stat.name) = $(stat.next);
-            }
-            //% end
-            const int group = $(s "group")($(codec.word_lane("row", "first")));
-            const $(s "grid") grid =
-                $(codec.fit_call("a->page", "group", "of", "1", codec.stat_names));
-            for (int i = first; i < first + group_size; ++i) {
-                offset[i] = grid.offset;
-                inverse[i] = grid.inverse;
-            }
-        }
-        //% if codec.calibrated_book then
-        $(s "round_to_book")(x, a->tables, q);
-        //% elseif codec.widths then
-        (void)offset;
-        $(s "round_widths")(x, inverse, a->tables, q);
-        //% else
-        $(s "round_row")(x, offset, inverse, q);
-        //% end
-        $(s "put_row")(a->page, row, q);
+        $(s "encode_row")(x, a->tables, a->page, a->first_row + r);
     }
 }
 //% else

@@ -1,6 +1,17 @@
 // linear_rows.c -- the first rows of a page in the linear order of files (runtime/kvl_layout.h), or
 // from it.
 
+//% if codec.is_split then
+static void $(s "linear_rows")(const kvl__linear_args* a)
+{
+    kvl__linear_args of = *a;
+    //% for _, set in ipairs(codec.sets) do
+    of.page = a->page + $(set.at);
+    of.linear = a->linear + $(set.at);
+    $(set.side .. "_linear_rows")(&of);
+    //% end
+}
+//% else
 //% if codec.raw ~= "none" then
 // Rows of 16-bit numbers.
 INLINE void $(s "linear_codes")(const kvl__linear_args* a)
@@ -187,3 +198,4 @@ static void $(s "linear_rows")(const kvl__linear_args* a)
     $(s "copy_extra")(a);
     //% end
 }
+//% end

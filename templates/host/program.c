@@ -15,9 +15,16 @@
 #include "delays.h"
 //% end
 //% for _, side in ipairs(sides) do
+//% for _, set in ipairs(side.is_split and side.sets or {}) do
+//% use_side(set)
+#include "set.h"
+//% end
 //% use_side(side)
 //% if side.empty then
 #include "empty_rows.c"
+//% else
+//% if side.is_split then
+#include "sets.h"
 //% else
 #include "codec.h"
 //% if side.math == "int" then
@@ -27,11 +34,12 @@
 //% else
 #include "cells.h"
 //% end
+//% end
 #include "transform_rows.c"
 //% if side.math ~= "tile" then
 //% if side.path then
 #include "trellis.h"
-//% elseif side.searches then
+//% elseif side.searches and not side.is_split then
 #include "search.h"
 //% end
 //% if side.slots > 0 then

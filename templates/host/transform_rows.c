@@ -146,7 +146,7 @@ INLINE void $(s "turn_back")(float* x, const float* tables)
 }
 
 //% end
-//% if not codec.dense then
+//% if not codec.dense and not codec.is_split then
 // Into the basis that all rows are in.
 INLINE void $(s "transform")(float* x, const float* tables)
 {
@@ -180,6 +180,7 @@ INLINE void $(s "scale_up")(float* x, const float* tables)
 }
 
 //% end
+//% if not codec.in_set then
 static void $(s "transform_rows")(const kvl__basis_args* a)
 {
     for (int32_t head = 0; head < a->num_heads; ++head) {
@@ -198,8 +199,7 @@ static void $(s "transform_rows")(const kvl__basis_args* a)
         $(s "scale_up")(x, a->tables);
         //% end
         //% if not codec.dense then
-        //% local back = codec.signs and not codec.is_key
-        $(s(back and "turn_back" or "transform"))(x, a->tables);
+        $(s(codec.is_key and "transform" or codec.back))(x, a->tables);
         //% elseif not codec.is_key then
         $(s "restore")(x, a->tables);
         //% end
@@ -226,3 +226,4 @@ static void $(s "transform_rows")(const kvl__basis_args* a)
         $(s "scale_up")(a->x + head * $(s "dim"), a->tables);
     //% end
 }
+//% end

@@ -846,7 +846,7 @@ INLINE void softmax_finish(const softmax* s, float* o, float* lse)
     }
 }
 
-#line 22 "templates/host/program.c"
+#line 29 "templates/host/program.c"
 #line 1 "templates/host/codec.h"
 // codec.h -- keys at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
 #line 6 "templates/host/codec.h"
@@ -1082,7 +1082,7 @@ INLINE int k_fold_is_due(int lane16)
 #line 438 "templates/host/codec.h"
 }
 
-#line 24 "templates/host/program.c"
+#line 31 "templates/host/program.c"
 #line 1 "templates/host/dots.h"
 // dots.h -- sums of the keys' codes times 16-bit weights, as integers.
 #line 26 "templates/host/dots.h"
@@ -1667,7 +1667,7 @@ static NOINLINE void k_dot_cells(const unsigned char* page, int lane16, int end1
     }
 }
 
-#line 30 "templates/host/program.c"
+#line 38 "templates/host/program.c"
 #line 1 "templates/host/transform_rows.c"
 // transform_rows.c -- rows into the bases of the keys' codec, or out of them.
 //
@@ -1684,7 +1684,7 @@ INLINE void k_transform(float* x, const float* tables)
 #line 164 "templates/host/transform_rows.c"
 }
 
-#line 183 "templates/host/transform_rows.c"
+#line 184 "templates/host/transform_rows.c"
 static void k_transform_rows(const kvl__basis_args* a)
 {
     for (int32_t head = 0; head < a->num_heads; ++head) {
@@ -1697,7 +1697,7 @@ static void k_transform_rows(const kvl__basis_args* a)
 #line 228 "templates/host/transform_rows.c"
 }
 
-#line 46 "templates/host/program.c"
+#line 54 "templates/host/program.c"
 #line 1 "templates/host/encode_rows.c"
 // encode_rows.c -- rows of the window become codes of a page: transform, fit, round, pack.
 //
@@ -1726,47 +1726,47 @@ INLINE void k_load_row(const uint16_t* row, const float* tables, float* x)
 
 #line 107 "templates/host/encode_rows.c"
 
-#line 221 "templates/host/encode_rows.c"
+#line 175 "templates/host/encode_rows.c"
 // Groups along tokens: group_size rows at once, each channel with its own statistics.
 static void k_encode_rows(const kvl__encode_args* a)
 {
     enum { group_size = 32 };
     for (int32_t r = 0; r < a->num_rows; r += group_size) {
         float rows[group_size][k_dim];
-#line 228 "templates/host/encode_rows.c"
+#line 182 "templates/host/encode_rows.c"
         float los[k_dim];
-#line 228 "templates/host/encode_rows.c"
+#line 182 "templates/host/encode_rows.c"
         float his[k_dim];
-#line 234 "templates/host/encode_rows.c"
+#line 188 "templates/host/encode_rows.c"
         for (int t = 0; t < group_size; ++t)
             k_load_row(a->rows + (r + t) * a->row_stride, a->tables, rows[t]);
-#line 237 "templates/host/encode_rows.c"
+#line 191 "templates/host/encode_rows.c"
         for (int i = 0; i < k_dim; ++i) {
             const float x = rows[0][i];
-#line 240 "templates/host/encode_rows.c"
+#line 194 "templates/host/encode_rows.c"
             los[i] = x;
-#line 240 "templates/host/encode_rows.c"
+#line 194 "templates/host/encode_rows.c"
             his[i] = x;
-#line 242 "templates/host/encode_rows.c"
+#line 196 "templates/host/encode_rows.c"
         }
         for (int t = 1; t < group_size; ++t) {
             for (int i = 0; i < k_dim; ++i) {
                 const float x = rows[t][i];
-#line 247 "templates/host/encode_rows.c"
+#line 201 "templates/host/encode_rows.c"
                 const float lo = los[i];
                 los[i] = x < lo ? x : lo;
-#line 247 "templates/host/encode_rows.c"
+#line 201 "templates/host/encode_rows.c"
                 const float hi = his[i];
                 his[i] = x > hi ? x : hi;
-#line 250 "templates/host/encode_rows.c"
+#line 204 "templates/host/encode_rows.c"
             }
         }
         float offset[k_dim], inverse[k_dim];
-#line 260 "templates/host/encode_rows.c"
+#line 214 "templates/host/encode_rows.c"
         for (int i = 0; i < k_dim; ++i) {
             const int row = a->first_row + r;
             const int group = k_group(i, row);
-#line 264 "templates/host/encode_rows.c"
+#line 218 "templates/host/encode_rows.c"
             const k_grid grid =
                 k_store_grid(a->page, group, los[i], his[i]);
             offset[i] = grid.offset;
@@ -1775,38 +1775,41 @@ static void k_encode_rows(const kvl__encode_args* a)
         for (int t = 0; t < group_size; ++t) {
             uint16_t q[k_dim];
             k_round_row(rows[t], offset, inverse, q);
-#line 275 "templates/host/encode_rows.c"
+#line 229 "templates/host/encode_rows.c"
             k_put_row(a->page, a->first_row + r + t, q);
         }
     }
 }
 
-#line 47 "templates/host/program.c"
+#line 55 "templates/host/program.c"
 #line 1 "templates/host/decode_rows.c"
 // decode_rows.c -- rows of a page as floats in the original basis, as codes, and their scales.
 
 #line 6 "templates/host/decode_rows.c"
+#line 1 "templates/host/read_row.h"
+// read_row.h -- rows of a page of the keys in the basis of their codec.
+
 // The codes of 16 channels, from channel16 * 16 on, of a row.
 INLINE void k_get_codes(const unsigned char* page, int row, int channel16, uint32_t* q)
 {
-#line 10 "templates/host/decode_rows.c"
+#line 7 "templates/host/read_row.h"
     const unsigned char* cell = k_cell(page, row / 16, channel16);
     const int lane = row % 16;
-#line 16 "templates/host/decode_rows.c"
+#line 13 "templates/host/read_row.h"
     for (int n = 0; n < 16; ++n) q[n] = 0;
-#line 18 "templates/host/decode_rows.c"
+#line 15 "templates/host/read_row.h"
     {
         enum { width = 2, each = 16 / width, mask = (1 << width) - 1 };
-#line 21 "templates/host/decode_rows.c"
+#line 18 "templates/host/read_row.h"
         uint32_t words[16], bit[16];
-#line 31 "templates/host/decode_rows.c"
+#line 28 "templates/host/read_row.h"
         const u32_at* from = (const u32_at*)(cell + 0) + lane;
         for (int n = 0; n < 16; ++n) words[n] = from[n / 2 / each * 16];
         for (int n = 0; n < 16; ++n) bit[n] = (uint32_t)(n % 2 * 16 + n / 2 % each * width);
-#line 39 "templates/host/decode_rows.c"
+#line 36 "templates/host/read_row.h"
         for (int n = 0; n < 16; ++n) q[n] |= (words[n] >> bit[n] & mask) << 0;
     }
-#line 42 "templates/host/decode_rows.c"
+#line 39 "templates/host/read_row.h"
 }
 
 // A row in the codec's basis: to the bit what read_value gives.
@@ -1816,27 +1819,29 @@ static void k_read_row(const unsigned char* page, int row, float* x)
         uint32_t q[16];
         k_get_codes(page, row, at / 16, q);
         const int group = k_group(at, row);
-#line 55 "templates/host/decode_rows.c"
+#line 52 "templates/host/read_row.h"
         for (int n = 0; n < 16; n += lanes) {
-#line 57 "templates/host/decode_rows.c"
+#line 54 "templates/host/read_row.h"
             const vf scale = k_load_scale(page, group + n);
             const vf offset = k_load_offset(page, group + n, scale);
-#line 60 "templates/host/decode_rows.c"
+#line 57 "templates/host/read_row.h"
             const vu code = load_u32((const unsigned char*)(q + n));
             store(x + n, scale * to_float(code) + offset);
         }
     }
 }
 
-#line 67 "templates/host/decode_rows.c"
+#line 7 "templates/host/decode_rows.c"
+
+#line 9 "templates/host/decode_rows.c"
 // A row of a page in the original basis, x [dim].
 static void k_decode_row(const kvl__decode_args* a, int row, float* x)
 {
-#line 71 "templates/host/decode_rows.c"
+#line 13 "templates/host/decode_rows.c"
     k_read_row(a->page, row, x);
-#line 92 "templates/host/decode_rows.c"
+#line 34 "templates/host/decode_rows.c"
     k_transform(x, a->tables);
-#line 111 "templates/host/decode_rows.c"
+#line 53 "templates/host/decode_rows.c"
 }
 
 static void k_decode_rows(const kvl__decode_args* a)
@@ -1846,63 +1851,63 @@ static void k_decode_rows(const kvl__decode_args* a)
         if (a->rows) k_decode_row(a, row, a->rows + r * (int64_t)k_dim);
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)k_dim;
-#line 123 "templates/host/decode_rows.c"
+#line 65 "templates/host/decode_rows.c"
             for (int i = 0; i < k_dim; ++i) q[i] = (uint16_t)k_get_code(a->page, row, i);
-#line 125 "templates/host/decode_rows.c"
+#line 67 "templates/host/decode_rows.c"
         }
     }
-#line 138 "templates/host/decode_rows.c"
+#line 80 "templates/host/decode_rows.c"
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;
-#line 144 "templates/host/decode_rows.c"
+#line 99 "templates/host/decode_rows.c"
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; row += k_group_size) {
         for (int i = 0; i < k_dim; ++i, ++at) {
-#line 147 "templates/host/decode_rows.c"
+#line 102 "templates/host/decode_rows.c"
             const int group = k_group(i, row);
             a->scales[at] = k_read_scale(a->page, group);
             a->offsets[at] = k_read_offset(a->page, group, a->scales[at]);
         }
     }
-#line 153 "templates/host/decode_rows.c"
+#line 109 "templates/host/decode_rows.c"
 }
 
-#line 48 "templates/host/program.c"
+#line 56 "templates/host/program.c"
 #line 1 "templates/host/linear_rows.c"
 // linear_rows.c -- the first rows of a page in the linear order of files (runtime/kvl_layout.h), or
 // from it.
 
-#line 28 "templates/host/linear_rows.c"
+#line 39 "templates/host/linear_rows.c"
 // The codes of a cell, [word][lane].
 INLINE void k_get_cell(const unsigned char* cell, uint8_t q[16][16])
 {
     __builtin_memset(q, 0, 256);
-#line 33 "templates/host/linear_rows.c"
+#line 44 "templates/host/linear_rows.c"
     for (int i = 0; i < 16; ++i) {
         enum { each = 8, mask = 3 };
         const u32_at* from = (const u32_at*)(cell + 0) + i / 2 / each * 16;
         const int left = i % 2 * 16 + i / 2 % each * 2;
-#line 44 "templates/host/linear_rows.c"
+#line 55 "templates/host/linear_rows.c"
         for (int lane = 0; lane < 16; ++lane)
             q[i][lane] = (uint8_t)(q[i][lane] | (from[lane] >> left & mask) << 0);
-#line 47 "templates/host/linear_rows.c"
+#line 58 "templates/host/linear_rows.c"
     }
-#line 49 "templates/host/linear_rows.c"
+#line 60 "templates/host/linear_rows.c"
 }
 
 INLINE void k_put_cell(unsigned char* cell, uint8_t q[16][16])
 {
     __builtin_memset(cell, 0, 64);
-#line 55 "templates/host/linear_rows.c"
+#line 66 "templates/host/linear_rows.c"
     for (int i = 0; i < 16; ++i) {
         enum { each = 8, mask = 3 };
         u32_at* to = (u32_at*)(cell + 0) + i / 2 / each * 16;
         const int left = i % 2 * 16 + i / 2 % each * 2;
-#line 64 "templates/host/linear_rows.c"
+#line 75 "templates/host/linear_rows.c"
         for (int lane = 0; lane < 16; ++lane)
             to[lane] |= ((uint32_t)q[i][lane] >> 0 & mask) << left;
-#line 67 "templates/host/linear_rows.c"
+#line 78 "templates/host/linear_rows.c"
     }
-#line 69 "templates/host/linear_rows.c"
+#line 80 "templates/host/linear_rows.c"
 }
 
 // The codes of 16 channels of a row are 2 numbers of 16 bits, low bits first: those of
@@ -1910,142 +1915,142 @@ INLINE void k_put_cell(unsigned char* cell, uint8_t q[16][16])
 INLINE void k_pack_codes(uint8_t q[16][16], uint16_t packed[2][16])
 {
     __builtin_memset(packed, 0, 64);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[0][row] = (uint16_t)(packed[0][row] | q[0][row] << 0);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[0][row] = (uint16_t)(packed[0][row] | q[1][row] << 2);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[0][row] = (uint16_t)(packed[0][row] | q[2][row] << 4);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[0][row] = (uint16_t)(packed[0][row] | q[3][row] << 6);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[0][row] = (uint16_t)(packed[0][row] | q[4][row] << 8);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[0][row] = (uint16_t)(packed[0][row] | q[5][row] << 10);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[0][row] = (uint16_t)(packed[0][row] | q[6][row] << 12);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[0][row] = (uint16_t)(packed[0][row] | q[7][row] << 14);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[1][row] = (uint16_t)(packed[1][row] | q[8][row] << 0);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[1][row] = (uint16_t)(packed[1][row] | q[9][row] << 2);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[1][row] = (uint16_t)(packed[1][row] | q[10][row] << 4);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[1][row] = (uint16_t)(packed[1][row] | q[11][row] << 6);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[1][row] = (uint16_t)(packed[1][row] | q[12][row] << 8);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[1][row] = (uint16_t)(packed[1][row] | q[13][row] << 10);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[1][row] = (uint16_t)(packed[1][row] | q[14][row] << 12);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[1][row] = (uint16_t)(packed[1][row] | q[15][row] << 14);
-#line 85 "templates/host/linear_rows.c"
+#line 96 "templates/host/linear_rows.c"
 }
 
 INLINE void k_unpack_codes(uint16_t packed[2][16], uint8_t q[16][16])
 {
     enum { mask = 3 };
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[0][row] = (uint8_t)(packed[0][row] >> 0 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[1][row] = (uint8_t)(packed[0][row] >> 2 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[2][row] = (uint8_t)(packed[0][row] >> 4 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[3][row] = (uint8_t)(packed[0][row] >> 6 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[4][row] = (uint8_t)(packed[0][row] >> 8 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[5][row] = (uint8_t)(packed[0][row] >> 10 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[6][row] = (uint8_t)(packed[0][row] >> 12 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[7][row] = (uint8_t)(packed[0][row] >> 14 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[8][row] = (uint8_t)(packed[1][row] >> 0 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[9][row] = (uint8_t)(packed[1][row] >> 2 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[10][row] = (uint8_t)(packed[1][row] >> 4 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[11][row] = (uint8_t)(packed[1][row] >> 6 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[12][row] = (uint8_t)(packed[1][row] >> 8 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[13][row] = (uint8_t)(packed[1][row] >> 10 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[14][row] = (uint8_t)(packed[1][row] >> 12 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[15][row] = (uint8_t)(packed[1][row] >> 14 & mask);
-#line 100 "templates/host/linear_rows.c"
+#line 111 "templates/host/linear_rows.c"
 }
-#line 109 "templates/host/linear_rows.c"
+#line 120 "templates/host/linear_rows.c"
 
 // Rows [row, row + num) of the 16 channels from 16 * at on; row is a multiple of 16.
 static void k_linear_cell(const kvl__linear_args* a, int row, int num, int at)
 {
     enum { bits = 2, row_bytes = 16 };
-#line 115 "templates/host/linear_rows.c"
+#line 126 "templates/host/linear_rows.c"
     unsigned char* cell = (unsigned char*)(uintptr_t)k_cell(a->page, row / 16, at);
-#line 120 "templates/host/linear_rows.c"
+#line 131 "templates/host/linear_rows.c"
     LINE uint8_t q[16][16];
     LINE uint16_t packed[bits][16];
     unsigned char* linear = a->linear + row * (int64_t)row_bytes + at * 2 * bits;
-#line 124 "templates/host/linear_rows.c"
+#line 135 "templates/host/linear_rows.c"
     k_get_cell(cell, q);
     if (!a->into_page || num < 16) {
-#line 129 "templates/host/linear_rows.c"
+#line 140 "templates/host/linear_rows.c"
         k_pack_codes(q, packed);
     }
     for (int t = 0; t < num; ++t)
@@ -2056,7 +2061,7 @@ static void k_linear_cell(const kvl__linear_args* a, int row, int num, int at)
         }
     if (!a->into_page) return;
     k_unpack_codes(packed, q);
-#line 142 "templates/host/linear_rows.c"
+#line 153 "templates/host/linear_rows.c"
     k_put_cell(cell, q);
 }
 
@@ -2066,43 +2071,43 @@ INLINE void k_linear_codes(const kvl__linear_args* a)
         for (int at = 0; at < k_dim / 16; ++at)
             k_linear_cell(a, row, a->num_rows - row < 16 ? a->num_rows - row : 16, at);
 }
-#line 152 "templates/host/linear_rows.c"
+#line 163 "templates/host/linear_rows.c"
 
-#line 154 "templates/host/linear_rows.c"
+#line 165 "templates/host/linear_rows.c"
 INLINE void k_copy_meta(const kvl__linear_args* a, int group, int linear)
 {
-#line 158 "templates/host/linear_rows.c"
+#line 169 "templates/host/linear_rows.c"
     for (int j = 0; j < 1; ++j) {
         unsigned char* page = a->page + k_scales_at + group * (int64_t)1 + j;
         unsigned char* file = a->linear + k_scales_at + linear * (int64_t)1 + j;
         if (a->into_page) *page = *file; else *file = *page;
     }
-#line 158 "templates/host/linear_rows.c"
+#line 169 "templates/host/linear_rows.c"
     for (int j = 0; j < 1; ++j) {
         unsigned char* page = a->page + k_zeros_at + group * (int64_t)1 + j;
         unsigned char* file = a->linear + k_zeros_at + linear * (int64_t)1 + j;
         if (a->into_page) *page = *file; else *file = *page;
     }
-#line 164 "templates/host/linear_rows.c"
+#line 175 "templates/host/linear_rows.c"
 }
-#line 166 "templates/host/linear_rows.c"
+#line 177 "templates/host/linear_rows.c"
 
-#line 171 "templates/host/linear_rows.c"
+#line 182 "templates/host/linear_rows.c"
 static void k_linear_rows(const kvl__linear_args* a)
 {
     k_linear_codes(a);
-#line 175 "templates/host/linear_rows.c"
+#line 186 "templates/host/linear_rows.c"
     int at = 0;
-#line 180 "templates/host/linear_rows.c"
+#line 191 "templates/host/linear_rows.c"
     for (int32_t row = 0; row < a->num_rows; row += k_group_size) {
         for (int i = 0; i < k_dim; ++i, ++at)
-#line 183 "templates/host/linear_rows.c"
+#line 194 "templates/host/linear_rows.c"
             k_copy_meta(a, k_group(i, row), at);
     }
-#line 189 "templates/host/linear_rows.c"
+#line 200 "templates/host/linear_rows.c"
 }
 
-#line 22 "templates/host/program.c"
+#line 29 "templates/host/program.c"
 #line 1 "templates/host/codec.h"
 // codec.h -- values at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
 #line 6 "templates/host/codec.h"
@@ -2347,7 +2352,7 @@ INLINE int v_fold_is_due(int lane16)
 #line 438 "templates/host/codec.h"
 }
 
-#line 24 "templates/host/program.c"
+#line 31 "templates/host/program.c"
 #line 1 "templates/host/dots.h"
 // dots.h -- sums of the values' codes times 16-bit weights, as integers.
 #line 26 "templates/host/dots.h"
@@ -2764,7 +2769,7 @@ static NOINLINE void v_dot_cells(const v_strip* strip, int lane16, int from, int
 }
 
 
-#line 30 "templates/host/program.c"
+#line 38 "templates/host/program.c"
 #line 1 "templates/host/transform_rows.c"
 // transform_rows.c -- rows into the bases of the values' codec, or out of them.
 //
@@ -2781,7 +2786,7 @@ INLINE void v_transform(float* x, const float* tables)
 #line 164 "templates/host/transform_rows.c"
 }
 
-#line 183 "templates/host/transform_rows.c"
+#line 184 "templates/host/transform_rows.c"
 static void v_transform_rows(const kvl__basis_args* a)
 {
     for (int32_t head = 0; head < a->num_heads; ++head) {
@@ -2794,7 +2799,7 @@ static void v_transform_rows(const kvl__basis_args* a)
 #line 228 "templates/host/transform_rows.c"
 }
 
-#line 46 "templates/host/program.c"
+#line 54 "templates/host/program.c"
 #line 1 "templates/host/encode_rows.c"
 // encode_rows.c -- rows of the window become codes of a page: transform, fit, round, pack.
 //
@@ -2823,103 +2828,116 @@ INLINE void v_load_row(const uint16_t* row, const float* tables, float* x)
 
 #line 107 "templates/host/encode_rows.c"
 
-#line 149 "templates/host/encode_rows.c"
-// Groups along the channels of a row.
-static void v_encode_rows(const kvl__encode_args* a)
+#line 150 "templates/host/encode_rows.c"
+#line 1 "templates/host/encode_row.h"
+// encode_row.h -- groups along the channels of a row of the values: fit, round, pack.
+
+#line 5 "templates/host/encode_row.h"
+INLINE void v_encode_row(const float* x, const float* tables, unsigned char* page, int row)
 {
-#line 153 "templates/host/encode_rows.c"
     enum { group_size = 32, step = 16 };
-#line 157 "templates/host/encode_rows.c"
-    for (int32_t r = 0; r < a->num_rows; ++r) {
-        const int row = a->first_row + r;
-        float offset[v_dim], inverse[v_dim];
-        uint16_t q[v_dim];
-#line 167 "templates/host/encode_rows.c"
-        float x[v_dim];
-        v_load_row(a->rows + r * a->row_stride, a->tables, x);
-#line 173 "templates/host/encode_rows.c"
-        for (int first = 0; first < v_dim; first += group_size) {
-            const float* of = x + first;
-#line 176 "templates/host/encode_rows.c"
-            float los[step];
-#line 176 "templates/host/encode_rows.c"
-            float his[step];
-#line 178 "templates/host/encode_rows.c"
-            // Every step-th value has its own statistics; what they come to is order-free.
+    float offset[v_dim], inverse[v_dim];
+    uint16_t q[v_dim];
+    (void)tables;
+    for (int first = 0; first < v_dim; first += group_size) {
+        const float* of = x + first;
+#line 14 "templates/host/encode_row.h"
+        float los[step];
+#line 14 "templates/host/encode_row.h"
+        float his[step];
+#line 16 "templates/host/encode_row.h"
+        // Every step-th value has its own statistics; what they come to is order-free.
+        for (int j = 0; j < step; ++j) {
+            const float x = of[j];
+#line 20 "templates/host/encode_row.h"
+            los[j] = x;
+#line 20 "templates/host/encode_row.h"
+            his[j] = x;
+#line 22 "templates/host/encode_row.h"
+        }
+        for (int i = step; i < group_size; i += step) {
             for (int j = 0; j < step; ++j) {
-                const float x = of[j];
-#line 182 "templates/host/encode_rows.c"
-                los[j] = x;
-#line 182 "templates/host/encode_rows.c"
-                his[j] = x;
-#line 184 "templates/host/encode_rows.c"
-            }
-            for (int i = step; i < group_size; i += step) {
-                for (int j = 0; j < step; ++j) {
-                    const float x = of[i + j];
-#line 189 "templates/host/encode_rows.c"
-                    const float lo = los[j];
-                    los[j] = x < lo ? x : lo;
-#line 189 "templates/host/encode_rows.c"
-                    const float hi = his[j];
-                    his[j] = x > hi ? x : hi;
-#line 192 "templates/host/encode_rows.c"
-                }
-            }
-#line 195 "templates/host/encode_rows.c"
-            float lo = los[0];
-            for (int j = 1; j < step; ++j) {
-                const float x = los[j];
-                lo = x < lo ? x : lo;
-            }
-#line 195 "templates/host/encode_rows.c"
-            float hi = his[0];
-            for (int j = 1; j < step; ++j) {
-                const float x = his[j];
-                hi = x > hi ? x : hi;
-            }
-#line 201 "templates/host/encode_rows.c"
-            const int group = v_group(row, first);
-            const v_grid grid =
-                v_store_grid(a->page, group, lo, hi);
-            for (int i = first; i < first + group_size; ++i) {
-                offset[i] = grid.offset;
-                inverse[i] = grid.inverse;
+                const float x = of[i + j];
+#line 27 "templates/host/encode_row.h"
+                const float lo = los[j];
+                los[j] = x < lo ? x : lo;
+#line 27 "templates/host/encode_row.h"
+                const float hi = his[j];
+                his[j] = x > hi ? x : hi;
+#line 30 "templates/host/encode_row.h"
             }
         }
-#line 215 "templates/host/encode_rows.c"
-        v_round_row(x, offset, inverse, q);
-#line 217 "templates/host/encode_rows.c"
-        v_put_row(a->page, row, q);
+#line 33 "templates/host/encode_row.h"
+        float lo = los[0];
+        for (int j = 1; j < step; ++j) {
+            const float x = los[j];
+            lo = x < lo ? x : lo;
+        }
+#line 33 "templates/host/encode_row.h"
+        float hi = his[0];
+        for (int j = 1; j < step; ++j) {
+            const float x = his[j];
+            hi = x > hi ? x : hi;
+        }
+#line 39 "templates/host/encode_row.h"
+        const int group = v_group(row, first);
+        const v_grid grid =
+            v_store_grid(page, group, lo, hi);
+        for (int i = first; i < first + group_size; ++i) {
+            offset[i] = grid.offset;
+            inverse[i] = grid.inverse;
+        }
+    }
+#line 53 "templates/host/encode_row.h"
+    v_round_row(x, offset, inverse, q);
+#line 55 "templates/host/encode_row.h"
+    v_put_row(page, row, q);
+}
+
+#line 151 "templates/host/encode_rows.c"
+
+#line 153 "templates/host/encode_rows.c"
+static void v_encode_rows(const kvl__encode_args* a)
+{
+#line 158 "templates/host/encode_rows.c"
+    for (int32_t r = 0; r < a->num_rows; ++r) {
+#line 165 "templates/host/encode_rows.c"
+        float x[v_dim];
+        v_load_row(a->rows + r * a->row_stride, a->tables, x);
+#line 171 "templates/host/encode_rows.c"
+        v_encode_row(x, a->tables, a->page, a->first_row + r);
     }
 }
 
-#line 47 "templates/host/program.c"
+#line 55 "templates/host/program.c"
 #line 1 "templates/host/decode_rows.c"
 // decode_rows.c -- rows of a page as floats in the original basis, as codes, and their scales.
 
 #line 6 "templates/host/decode_rows.c"
+#line 1 "templates/host/read_row.h"
+// read_row.h -- rows of a page of the values in the basis of their codec.
+
 // The codes of 16 channels, from channel16 * 16 on, of a row.
 INLINE void v_get_codes(const unsigned char* page, int row, int channel16, uint32_t* q)
 {
-#line 13 "templates/host/decode_rows.c"
+#line 10 "templates/host/read_row.h"
     const unsigned char* cell = v_cell(page, channel16, row / 16);
     const int i = row % 16;
-#line 16 "templates/host/decode_rows.c"
+#line 13 "templates/host/read_row.h"
     for (int n = 0; n < 16; ++n) q[n] = 0;
-#line 18 "templates/host/decode_rows.c"
+#line 15 "templates/host/read_row.h"
     {
         enum { width = 2, each = 16 / width, mask = (1 << width) - 1 };
-#line 21 "templates/host/decode_rows.c"
+#line 18 "templates/host/read_row.h"
         uint32_t words[16], bit[16];
-#line 35 "templates/host/decode_rows.c"
+#line 32 "templates/host/read_row.h"
         const u32_at* from = (const u32_at*)(cell + 0) + i / 2 / each * 16;
         for (int n = 0; n < 16; ++n) words[n] = from[n];
         for (int n = 0; n < 16; ++n) bit[n] = (uint32_t)(i % 2 * 16 + i / 2 % each * width);
-#line 39 "templates/host/decode_rows.c"
+#line 36 "templates/host/read_row.h"
         for (int n = 0; n < 16; ++n) q[n] |= (words[n] >> bit[n] & mask) << 0;
     }
-#line 42 "templates/host/decode_rows.c"
+#line 39 "templates/host/read_row.h"
 }
 
 // A row in the codec's basis: to the bit what read_value gives.
@@ -2929,27 +2947,29 @@ static void v_read_row(const unsigned char* page, int row, float* x)
         uint32_t q[16];
         v_get_codes(page, row, at / 16, q);
         const int group = v_group(row, at);
-#line 52 "templates/host/decode_rows.c"
+#line 49 "templates/host/read_row.h"
         const float one = v_read_scale(page, group);
         const vf scale = repeat(one), offset = repeat(v_read_offset(page, group, one));
-#line 55 "templates/host/decode_rows.c"
+#line 52 "templates/host/read_row.h"
         for (int n = 0; n < 16; n += lanes) {
-#line 60 "templates/host/decode_rows.c"
+#line 57 "templates/host/read_row.h"
             const vu code = load_u32((const unsigned char*)(q + n));
             store(x + n, scale * to_float(code) + offset);
         }
     }
 }
 
-#line 67 "templates/host/decode_rows.c"
+#line 7 "templates/host/decode_rows.c"
+
+#line 9 "templates/host/decode_rows.c"
 // A row of a page in the original basis, x [dim].
 static void v_decode_row(const kvl__decode_args* a, int row, float* x)
 {
-#line 71 "templates/host/decode_rows.c"
+#line 13 "templates/host/decode_rows.c"
     v_read_row(a->page, row, x);
-#line 92 "templates/host/decode_rows.c"
+#line 34 "templates/host/decode_rows.c"
     v_transform(x, a->tables);
-#line 111 "templates/host/decode_rows.c"
+#line 53 "templates/host/decode_rows.c"
 }
 
 static void v_decode_rows(const kvl__decode_args* a)
@@ -2959,63 +2979,63 @@ static void v_decode_rows(const kvl__decode_args* a)
         if (a->rows) v_decode_row(a, row, a->rows + r * (int64_t)v_dim);
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)v_dim;
-#line 123 "templates/host/decode_rows.c"
+#line 65 "templates/host/decode_rows.c"
             for (int i = 0; i < v_dim; ++i) q[i] = (uint16_t)v_get_code(a->page, row, i);
-#line 125 "templates/host/decode_rows.c"
+#line 67 "templates/host/decode_rows.c"
         }
     }
-#line 138 "templates/host/decode_rows.c"
+#line 80 "templates/host/decode_rows.c"
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;
-#line 141 "templates/host/decode_rows.c"
+#line 96 "templates/host/decode_rows.c"
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; ++row) {
         for (int i = 0; i < v_dim; i += v_group_size, ++at) {
-#line 147 "templates/host/decode_rows.c"
+#line 102 "templates/host/decode_rows.c"
             const int group = v_group(row, i);
             a->scales[at] = v_read_scale(a->page, group);
             a->offsets[at] = v_read_offset(a->page, group, a->scales[at]);
         }
     }
-#line 153 "templates/host/decode_rows.c"
+#line 109 "templates/host/decode_rows.c"
 }
 
-#line 48 "templates/host/program.c"
+#line 56 "templates/host/program.c"
 #line 1 "templates/host/linear_rows.c"
 // linear_rows.c -- the first rows of a page in the linear order of files (runtime/kvl_layout.h), or
 // from it.
 
-#line 28 "templates/host/linear_rows.c"
+#line 39 "templates/host/linear_rows.c"
 // The codes of a cell, [word][lane].
 INLINE void v_get_cell(const unsigned char* cell, uint8_t q[16][16])
 {
     __builtin_memset(q, 0, 256);
-#line 33 "templates/host/linear_rows.c"
+#line 44 "templates/host/linear_rows.c"
     for (int i = 0; i < 16; ++i) {
         enum { each = 8, mask = 3 };
         const u32_at* from = (const u32_at*)(cell + 0) + i / 2 / each * 16;
         const int left = i % 2 * 16 + i / 2 % each * 2;
-#line 44 "templates/host/linear_rows.c"
+#line 55 "templates/host/linear_rows.c"
         for (int lane = 0; lane < 16; ++lane)
             q[i][lane] = (uint8_t)(q[i][lane] | (from[lane] >> left & mask) << 0);
-#line 47 "templates/host/linear_rows.c"
+#line 58 "templates/host/linear_rows.c"
     }
-#line 49 "templates/host/linear_rows.c"
+#line 60 "templates/host/linear_rows.c"
 }
 
 INLINE void v_put_cell(unsigned char* cell, uint8_t q[16][16])
 {
     __builtin_memset(cell, 0, 64);
-#line 55 "templates/host/linear_rows.c"
+#line 66 "templates/host/linear_rows.c"
     for (int i = 0; i < 16; ++i) {
         enum { each = 8, mask = 3 };
         u32_at* to = (u32_at*)(cell + 0) + i / 2 / each * 16;
         const int left = i % 2 * 16 + i / 2 % each * 2;
-#line 64 "templates/host/linear_rows.c"
+#line 75 "templates/host/linear_rows.c"
         for (int lane = 0; lane < 16; ++lane)
             to[lane] |= ((uint32_t)q[i][lane] >> 0 & mask) << left;
-#line 67 "templates/host/linear_rows.c"
+#line 78 "templates/host/linear_rows.c"
     }
-#line 69 "templates/host/linear_rows.c"
+#line 80 "templates/host/linear_rows.c"
 }
 
 // The codes of 16 channels of a row are 2 numbers of 16 bits, low bits first: those of
@@ -3023,152 +3043,152 @@ INLINE void v_put_cell(unsigned char* cell, uint8_t q[16][16])
 INLINE void v_pack_codes(uint8_t q[16][16], uint16_t packed[2][16])
 {
     __builtin_memset(packed, 0, 64);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[0][row] = (uint16_t)(packed[0][row] | q[0][row] << 0);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[0][row] = (uint16_t)(packed[0][row] | q[1][row] << 2);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[0][row] = (uint16_t)(packed[0][row] | q[2][row] << 4);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[0][row] = (uint16_t)(packed[0][row] | q[3][row] << 6);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[0][row] = (uint16_t)(packed[0][row] | q[4][row] << 8);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[0][row] = (uint16_t)(packed[0][row] | q[5][row] << 10);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[0][row] = (uint16_t)(packed[0][row] | q[6][row] << 12);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[0][row] = (uint16_t)(packed[0][row] | q[7][row] << 14);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[1][row] = (uint16_t)(packed[1][row] | q[8][row] << 0);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[1][row] = (uint16_t)(packed[1][row] | q[9][row] << 2);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[1][row] = (uint16_t)(packed[1][row] | q[10][row] << 4);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[1][row] = (uint16_t)(packed[1][row] | q[11][row] << 6);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[1][row] = (uint16_t)(packed[1][row] | q[12][row] << 8);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[1][row] = (uint16_t)(packed[1][row] | q[13][row] << 10);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[1][row] = (uint16_t)(packed[1][row] | q[14][row] << 12);
-#line 78 "templates/host/linear_rows.c"
+#line 89 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
         packed[1][row] = (uint16_t)(packed[1][row] | q[15][row] << 14);
-#line 85 "templates/host/linear_rows.c"
+#line 96 "templates/host/linear_rows.c"
 }
 
 INLINE void v_unpack_codes(uint16_t packed[2][16], uint8_t q[16][16])
 {
     enum { mask = 3 };
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[0][row] = (uint8_t)(packed[0][row] >> 0 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[1][row] = (uint8_t)(packed[0][row] >> 2 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[2][row] = (uint8_t)(packed[0][row] >> 4 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[3][row] = (uint8_t)(packed[0][row] >> 6 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[4][row] = (uint8_t)(packed[0][row] >> 8 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[5][row] = (uint8_t)(packed[0][row] >> 10 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[6][row] = (uint8_t)(packed[0][row] >> 12 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[7][row] = (uint8_t)(packed[0][row] >> 14 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[8][row] = (uint8_t)(packed[1][row] >> 0 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[9][row] = (uint8_t)(packed[1][row] >> 2 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[10][row] = (uint8_t)(packed[1][row] >> 4 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[11][row] = (uint8_t)(packed[1][row] >> 6 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[12][row] = (uint8_t)(packed[1][row] >> 8 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[13][row] = (uint8_t)(packed[1][row] >> 10 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[14][row] = (uint8_t)(packed[1][row] >> 12 & mask);
-#line 92 "templates/host/linear_rows.c"
+#line 103 "templates/host/linear_rows.c"
     for (int row = 0; row < 16; ++row)
-#line 97 "templates/host/linear_rows.c"
+#line 108 "templates/host/linear_rows.c"
         q[15][row] = (uint8_t)(packed[1][row] >> 14 & mask);
-#line 100 "templates/host/linear_rows.c"
+#line 111 "templates/host/linear_rows.c"
 }
-#line 102 "templates/host/linear_rows.c"
+#line 113 "templates/host/linear_rows.c"
 
 INLINE void v_turn_codes(uint8_t from[16][16], uint8_t to[16][16])
 {
     for (int i = 0; i < 16; ++i)
         for (int j = 0; j < 16; ++j) to[i][j] = from[j][i];
 }
-#line 109 "templates/host/linear_rows.c"
+#line 120 "templates/host/linear_rows.c"
 
 // Rows [row, row + num) of the 16 channels from 16 * at on; row is a multiple of 16.
 static void v_linear_cell(const kvl__linear_args* a, int row, int num, int at)
 {
     enum { bits = 2, row_bytes = 16 };
-#line 117 "templates/host/linear_rows.c"
+#line 128 "templates/host/linear_rows.c"
     unsigned char* cell = (unsigned char*)(uintptr_t)v_cell(a->page, at, row / 16);
     LINE uint8_t turned[16][16];
-#line 120 "templates/host/linear_rows.c"
+#line 131 "templates/host/linear_rows.c"
     LINE uint8_t q[16][16];
     LINE uint16_t packed[bits][16];
     unsigned char* linear = a->linear + row * (int64_t)row_bytes + at * 2 * bits;
-#line 124 "templates/host/linear_rows.c"
+#line 135 "templates/host/linear_rows.c"
     v_get_cell(cell, q);
     if (!a->into_page || num < 16) {
-#line 127 "templates/host/linear_rows.c"
+#line 138 "templates/host/linear_rows.c"
         v_turn_codes(q, turned);
-#line 129 "templates/host/linear_rows.c"
+#line 140 "templates/host/linear_rows.c"
         v_pack_codes(turned, packed);
     }
     for (int t = 0; t < num; ++t)
@@ -3179,9 +3199,9 @@ static void v_linear_cell(const kvl__linear_args* a, int row, int num, int at)
         }
     if (!a->into_page) return;
     v_unpack_codes(packed, turned);
-#line 140 "templates/host/linear_rows.c"
+#line 151 "templates/host/linear_rows.c"
     v_turn_codes(turned, q);
-#line 142 "templates/host/linear_rows.c"
+#line 153 "templates/host/linear_rows.c"
     v_put_cell(cell, q);
 }
 
@@ -3191,43 +3211,43 @@ INLINE void v_linear_codes(const kvl__linear_args* a)
         for (int at = 0; at < v_dim / 16; ++at)
             v_linear_cell(a, row, a->num_rows - row < 16 ? a->num_rows - row : 16, at);
 }
-#line 152 "templates/host/linear_rows.c"
+#line 163 "templates/host/linear_rows.c"
 
-#line 154 "templates/host/linear_rows.c"
+#line 165 "templates/host/linear_rows.c"
 INLINE void v_copy_meta(const kvl__linear_args* a, int group, int linear)
 {
-#line 158 "templates/host/linear_rows.c"
+#line 169 "templates/host/linear_rows.c"
     for (int j = 0; j < 1; ++j) {
         unsigned char* page = a->page + v_scales_at + group * (int64_t)1 + j;
         unsigned char* file = a->linear + v_scales_at + linear * (int64_t)1 + j;
         if (a->into_page) *page = *file; else *file = *page;
     }
-#line 158 "templates/host/linear_rows.c"
+#line 169 "templates/host/linear_rows.c"
     for (int j = 0; j < 1; ++j) {
         unsigned char* page = a->page + v_zeros_at + group * (int64_t)1 + j;
         unsigned char* file = a->linear + v_zeros_at + linear * (int64_t)1 + j;
         if (a->into_page) *page = *file; else *file = *page;
     }
-#line 164 "templates/host/linear_rows.c"
+#line 175 "templates/host/linear_rows.c"
 }
-#line 166 "templates/host/linear_rows.c"
+#line 177 "templates/host/linear_rows.c"
 
-#line 171 "templates/host/linear_rows.c"
+#line 182 "templates/host/linear_rows.c"
 static void v_linear_rows(const kvl__linear_args* a)
 {
     v_linear_codes(a);
-#line 175 "templates/host/linear_rows.c"
+#line 186 "templates/host/linear_rows.c"
     int at = 0;
-#line 177 "templates/host/linear_rows.c"
+#line 188 "templates/host/linear_rows.c"
     for (int32_t row = 0; row < a->num_rows; ++row) {
         for (int i = 0; i < v_dim; i += v_group_size, ++at)
-#line 183 "templates/host/linear_rows.c"
+#line 194 "templates/host/linear_rows.c"
             v_copy_meta(a, v_group(row, i), at);
     }
-#line 189 "templates/host/linear_rows.c"
+#line 200 "templates/host/linear_rows.c"
 }
 
-#line 54 "templates/host/program.c"
+#line 62 "templates/host/program.c"
 #line 1 "templates/host/attend_windows.c"
 // attend_windows.c -- attention of num_heads queries over two stretches of 16-bit rows.
 //
@@ -3488,7 +3508,7 @@ static void attend_windows(const kvl__attend_args* a)
     softmax_finish(&state, a->o, a->lse);
 }
 
-#line 55 "templates/host/program.c"
+#line 63 "templates/host/program.c"
 #line 1 "templates/host/attend_pages.c"
 // attend_pages.c -- attention of num_heads queries over rows of pages, on the codes.
 //
@@ -3502,11 +3522,11 @@ static void attend_windows(const kvl__attend_args* a)
 // One thread's memory of a call.
 typedef struct workspace {
     LINE float scores[num_heads][strip_words];
-#line 14 "templates/host/attend_pages.c"
+#line 15 "templates/host/attend_pages.c"
     k_dots k;
-#line 14 "templates/host/attend_pages.c"
+#line 15 "templates/host/attend_pages.c"
     v_dots v;
-#line 16 "templates/host/attend_pages.c"
+#line 18 "templates/host/attend_pages.c"
 } workspace;
 
 // Rows [first, end) of a strip, counted from its first row, which is row `skip` of its first page.
@@ -3517,7 +3537,7 @@ typedef struct strip {
     int                         num_next;    // pages strip_pages after these that there are
 } strip;
 
-#line 28 "templates/host/attend_pages.c"
+#line 30 "templates/host/attend_pages.c"
 // Part `i` of `parts` of the `bytes` bytes at `offset` of the page that is strip_pages after page
 // `page` of a strip.  For codes alone: rows of 16 bits come as one long stream, which the processor
 // fetches by itself, and asking for it costs a fifth of the time.
@@ -3529,40 +3549,40 @@ INLINE void fetch_part(const strip* s, int page, int64_t offset, int bytes, int 
     for (int n = 0; n < lines; ++n) __builtin_prefetch(at + 64 * n);
 }
 
-#line 40 "templates/host/attend_pages.c"
+#line 42 "templates/host/attend_pages.c"
 // While a tile of a page's keys is worked on.
 INLINE void fetch_keys(const strip* s, int page, int tile)
 {
-#line 44 "templates/host/attend_pages.c"
+#line 46 "templates/host/attend_pages.c"
     fetch_part(s, page, s->a->k_offset, k_page_bytes, tile, page_size / 16);
-#line 48 "templates/host/attend_pages.c"
+#line 50 "templates/host/attend_pages.c"
 }
 
 // While part `i` of `parts` of a page's values is.
 INLINE void fetch_values(const strip* s, int page, int i, int parts)
 {
-#line 54 "templates/host/attend_pages.c"
+#line 56 "templates/host/attend_pages.c"
     enum { share = page_size / part_rows };
     fetch_part(s, page, s->a->v_offset, v_page_bytes, s->skip / part_rows * parts + i,
                parts * share);
-#line 60 "templates/host/attend_pages.c"
+#line 62 "templates/host/attend_pages.c"
 }
 
-#line 74 "templates/host/attend_pages.c"
+#line 76 "templates/host/attend_pages.c"
 // What the 16-bit queries left joins a tile's scores.
 static NOINLINE void add_fine(const float* q, const unsigned char* keys, int tile, workspace* w,
                               float* scores)
 {
     LINE float fine[num_heads][16];
-#line 83 "templates/host/attend_pages.c"
+#line 85 "templates/host/attend_pages.c"
     (void)q;
     k_dot_cells(keys, tile, tile + 1, &w->k.fine, fine[0], 16);
-#line 86 "templates/host/attend_pages.c"
+#line 88 "templates/host/attend_pages.c"
     for (int head = 0; head < num_heads; ++head)
         for (int i = 0; i < 16; ++i) scores[head * strip_words + i] += fine[head][i];
 }
 
-#line 93 "templates/host/attend_pages.c"
+#line 95 "templates/host/attend_pages.c"
 // Scores of the tiles of rows [first, end) of the keys of a strip's page, those of row 0 at
 // `scores`.
 static void score_tiles(const strip* s, int page, int first, int end, workspace* w, float* scores)
@@ -3580,9 +3600,9 @@ static void score_tiles(const strip* s, int page, int first, int end, workspace*
             add_fine(q, keys, i, w, scores + i * 16);
     }
 }
-#line 157 "templates/host/attend_pages.c"
+#line 168 "templates/host/attend_pages.c"
 
-#line 169 "templates/host/attend_pages.c"
+#line 180 "templates/host/attend_pages.c"
 // The rows of page i of a strip: [*first, *end), counted from the page's first row.
 INLINE void rows_of(const strip* s, int i, int* first, int* end)
 {
@@ -3596,13 +3616,13 @@ static void score_strip(const strip* s, workspace* w)
     for (int i = 0, first, end; i < s->num_pages; ++i) {
         rows_of(s, i, &first, &end);
         if (first >= end) continue;
-#line 183 "templates/host/attend_pages.c"
+#line 194 "templates/host/attend_pages.c"
         score_tiles(s, i, first, end, w, &w->scores[0][i * part_rows] - s->skip);
-#line 193 "templates/host/attend_pages.c"
+#line 204 "templates/host/attend_pages.c"
     }
 }
 
-#line 197 "templates/host/attend_pages.c"
+#line 208 "templates/host/attend_pages.c"
 // Values join o, times the weights of the strip.
 static void add_values(const strip* s, workspace* w, float* o)
 {
@@ -3619,7 +3639,7 @@ static void add_values(const strip* s, workspace* w, float* o)
                     head_dim_v);
     }
 }
-#line 294 "templates/host/attend_pages.c"
+#line 310 "templates/host/attend_pages.c"
 
 static void attend_strip(const strip* s, softmax* state, workspace* w)
 {
@@ -3627,11 +3647,11 @@ static void attend_strip(const strip* s, softmax* state, workspace* w)
     const int64_t page = s->pages - a->pages, position = a->position + page * page_size + s->skip;
     score_strip(s, w);
     for (int head = 0; head < num_heads; ++head) {
-#line 305 "templates/host/attend_pages.c"
+#line 321 "templates/host/attend_pages.c"
         softmax_add(state, a, head, w->scores[head], strip_words, s->first, s->end, position);
     }
     add_values(s, w, a->o);
-#line 315 "templates/host/attend_pages.c"
+#line 331 "templates/host/attend_pages.c"
 }
 
 // The pages of a strip that begins at a row, up to end_row.
@@ -3646,9 +3666,9 @@ static void attend_pages(const kvl__attend_args* a)
     workspace* w = (workspace*)(((uintptr_t)a->scratch + 63) & ~(uintptr_t)63);
     softmax state;
     softmax_start(&state, a->o);
-#line 330 "templates/host/attend_pages.c"
+#line 346 "templates/host/attend_pages.c"
     k_start_dots(a->q, &w->k);
-#line 334 "templates/host/attend_pages.c"
+#line 350 "templates/host/attend_pages.c"
     int64_t row = a->first_row / strip_rows * strip_rows;
     for (; row < a->end_row; row += strip_rows) {
         const int64_t left = a->end_row - row;
@@ -3665,7 +3685,7 @@ static void attend_pages(const kvl__attend_args* a)
     softmax_finish(&state, a->o, a->lse);
 }
 
-#line 56 "templates/host/program.c"
+#line 64 "templates/host/program.c"
 
 // C has one name space for types and objects, so the object gets its exported name as a label.
 #define LABEL_TEXT(text) #text
@@ -3676,9 +3696,9 @@ const kvl__program program = {
     .abi            = KVL__ABI,
     .lanes          = 16,
     .k_page_bytes   = k_page_bytes,
-#line 69 "templates/host/program.c"
+#line 77 "templates/host/program.c"
     .v_page_bytes   = v_page_bytes,
-#line 71 "templates/host/program.c"
+#line 79 "templates/host/program.c"
     .scratch_bytes  = sizeof(workspace) + 64,        // room to begin at a cache line
     .encode_keys    = k_encode_rows,
     .encode_values  = v_encode_rows,

@@ -467,10 +467,9 @@ def encode_codes(rows, side, head):
         x = multiply(np.clip(x, F32(-2.0**18), F32(2.0**18)), side["tables"]["forward"][head])
     elif side["shift"] != "none" or side["transform"] or side["choose"] != "none":
         x = np.clip(x, F32(-2.0**119), F32(2.0**119))
-    if side["signs"]:
-        x = (x * random_signs(x.shape[1])).astype(F32)
-    if side["transform"]:
-        x = hadamard(x, side["transform"])
+    if side["outliers"]:
+        return encode_sets(x, side, head)
+    x = to_basis(x, side)
     if side["choose"] == "fixed":
         x = chosen.to_fixed(x)
     if "base" in side["tables"]:
@@ -512,6 +511,47 @@ def encode_codes(rows, side, head):
     if side["axis"] == "per_channel":
         codes, scales, offsets = codes.T, scales.T, offsets.T
     return {"codes": codes, "scales": scales, "offsets": offsets, "slots": slots, "norms": norms}
+
+
+def to_basis(x, side):
+    """Rows with the signs and the Hadamard of a side."""
+    if side["signs"]:
+        x = (x * random_signs(x.shape[1])).astype(F32)
+    return hadamard(x, side["transform"]) if side["transform"] else x
+
+
+def sets_of(side, dim):
+    """Channels in the order of the sets, and the side of each set: one more bit in the first."""
+    for first, last in ((0, side["outliers"]), (side["outliers"], dim)):
+        piece = side["transform"] if side["transform"] >= 0 else hadamard_piece(last - first)
+        yield first, last, {**side, "bits": side["bits"] + (first == 0), "group": last - first,
+                            "transform": piece, "outliers": 0}
+
+
+def encode_sets(x, side, head):
+    """Strongest channels and others, each as a head of their own; scales [n, 2]."""
+    order = side["tables"]["outliers"][head]
+    parts = []
+    for first, last, one in sets_of(side, x.shape[1]):
+        y = to_basis(x[:, order[first:last]], one)
+        groups = [encode_group(row, one) for row in y]
+        parts.append([np.array(column) for column in zip(*groups)])
+    codes, scales, offsets = zip(*parts)
+    return {"codes": np.concatenate(codes, axis=1), "scales": np.stack(scales, axis=1),
+            "offsets": np.stack(offsets, axis=1).astype(F32)}
+
+
+def decode_sets(encoded, side, head):
+    codes, order = encoded["codes"], side["tables"]["outliers"][head]
+    x = np.zeros(codes.shape)
+    for i, (first, last, one) in enumerate(sets_of(side, codes.shape[1])):
+        y = codes[:, first:last]
+        if books.has_book(one["levels"]):
+            y = books.levels_of(one["levels"], one["bits"])[y]
+        y = encoded["scales"][:, i:i + 1].astype(F64) * y + encoded["offsets"][:, i:i + 1]
+        y = hadamard(y, one["transform"]) if one["transform"] else y
+        x[:, order[first:last]] = y * random_signs(last - first) if one["signs"] else y
+    return x + side["tables"]["mean"][head].astype(F64) if side["shift"] == "mean" else x
 
 
 def token_norms(x):
@@ -577,6 +617,8 @@ def decode(encoded, side, head=0):
 
 def decode_codes(encoded, side, head):
     codes = encoded["codes"]
+    if side["outliers"]:
+        return decode_sets(encoded, side, head)
     if side["levels"] == "nothing":
         return codes.astype(F64)
     if side["levels"] == "f16":
@@ -623,7 +665,7 @@ def _side(bits, group, axis, fit, levels, meta, rounding="nearest"):
             "meta": meta, "round": rounding, "transform": 0, "dense": "", "shift": "none",
             "signs": False, "choose": "none", "choose_piece": 0, "score": "none",
             "place": "post_rope", "rope": None, "extra": 0, "sketch": None, "grouped": 0,
-            "norms": False, "promoted": 0, "tables": {}}
+            "norms": False, "promoted": 0, "outliers": 0, "tables": {}}
 
 
 def _copy(side):
@@ -661,6 +703,8 @@ def _preset(name):
     if name.startswith("turboquant"):
         key = _side(4, 0, "per_token", "matched", "lloyd", "f16")
         key.update(transform=-1, signs=True)
+        if name == "turboquant-split":
+            key.update(bits=2, outliers=-1)
         if name == "turboquant-prod":
             value = _copy(key)
             key.update(bits=3, fit="norm", sketch=(1, False))
@@ -726,6 +770,9 @@ def _set_stage(side, stage, word, head_dim):
     if stage == "extra" and word == "token_norm":
         side["norms"] = True
         return
+    if stage == "extra" and word.startswith("outliers"):
+        side["outliers"] = int(word[8:] or -1)
+        return
     if stage == "extra" and word.startswith("promote"):
         side["promoted"] = int(word[7:] or 8)
         return
@@ -735,7 +782,7 @@ def _set_stage(side, stage, word, head_dim):
         side["extra"], side["sketch"] = 0, (int(number or 1 + apart), apart)
         return
     if stage == "extra":
-        side["norms"], side["promoted"] = False, 0
+        side["norms"], side["promoted"], side["outliers"] = False, 0, 0
         side["extra"] = 0 if word == "none" else int(word[6:] or 1)
         return
     if stage in ("choose", "score"):
@@ -750,7 +797,7 @@ def _set_stage(side, stage, word, head_dim):
     elif stage == "transform":
         found = re.fullmatch(r"(?:signed_)?hadamard(\d*)", word)
         side["signs"] = word.startswith("signed")
-        side["transform"] = (int(found.group(1) or 0) or hadamard_piece(head_dim)) if found else 0
+        side["transform"] = int(found.group(1) or -1) if found else 0
     else:
         side[stage] = word
 
@@ -780,7 +827,9 @@ def parse_spec(spec, head_dim_k, head_dim_v):
                 side[what] = int(number)
     for side, dim in ((key, head_dim_k), (value, head_dim_v)):
         side["group"] = dim if side["group"] == "head" else side["group"]
-        if side["transform"] < 0:
+        if side["outliers"] < 0:
+            side["outliers"] = max(16, 2**(dim.bit_length() - 3))
+        if side["transform"] < 0 and not side["outliers"]:
             side["transform"] = hadamard_piece(dim)
         side["group"] = side["group"] or (
             0 if side["levels"] in ("f16", "bf16", "nothing") else dim)

@@ -192,6 +192,16 @@ CASES = [
                                                              2, 1, 128,  64, 32, 1, 0.0, 0),
     ("pairs_rope", "block-gtq:k2,v2,k.place=pre_rope,k.shift=mean,kg32,k.extra=sketch,",
                                                              3, 1,  96,  64, 32, 1, 0.0, 0),
+    ("split",      "turboquant-split:",                      4, 2, 128,  64, 64, 2, 0.0, 0),
+    ("split_3",    "turboquant-split:b3,fit=norm,k.shift=mean,v.shift=mean,meta=8bit,rows=bf16,",
+                                                             3, 1,  80,  96, 32, 1, 30.0, 0),
+    ("split_1",    "turboquant-split:k1,v3,k.extra=outliers96,v.extra=outliers64,k.fit=amax,"
+                   "k.meta=e4m3,transform=hadamard16,v.meta=one,",
+                                                             6, 2, 256, 128, 32, 1, 0.0, 40),
+    ("split_aff",  "rtn:k2,v5,kg64,vg96,extra=outliers32,k.transform=hadamard,meta=f16,"
+                   "v.fit=search,k.round=nearest_up,",       2, 1,  64,  96, 32, 1, 0.0, 0),
+    ("split_rope", "turboquant-split/f16:k2,k.place=pre_rope,k.transform=none,",
+                                                             3, 1,  96,  64, 32, 1, 0.0, 0),
     ("mean_had",   "kivi:k2,v4,shift=mean,k.transform=hadamard32,",
                                                              3, 1,  96,  64, 32, 1, 0.0, 0),
 ]
@@ -199,7 +209,7 @@ CASES = [
 # RoPE of keys, where the place is before it: name -> split halves, channels that turn, base
 ROPES = {
     "sketch_out": (1, 64, 10000.0),
-    "pairs_rope": (0, 64, 1000.0),
+    "pairs_rope": (0, 64, 1000.0), "split_rope": (1, 64, 1000.0),
     "pre_rope": (0, 64, 1000.0), "pre_rope_part": (1, 48, 10000.0), "pre_rope_raw": (1, 32, 100.0),
     "norm_place": (1, 64, 10000.0), "kitty_1": (0, 80, 1000.0),
     "rotatekv": (0, 64, 1000.0), "rotatekv_2": (1, 64, 10000.0),
@@ -323,6 +333,8 @@ def add_tables(side, letter, heads, dim):
         bell = (make_table(letter, "pair_size", heads, [dim]) * 4096).astype(np.int64)
         side["tables"]["base"] = ((128 + (bell & 255)) / 256).astype(np.float32)
         side["tables"]["bits"] = make_pair_bits(letter, side["bits"], heads, dim)
+    if side["outliers"]:
+        side["tables"]["outliers"] = (17 * np.arange(heads * dim).reshape(heads, dim) + 5) % dim
     if side["meta"] == "static":
         bell = (make_table(letter, "static_half", heads, [dim]) * 4096).astype(np.int64)
         side["tables"]["half"] = ((128 + (bell & 255)) / 256).astype(np.float32)
@@ -424,8 +436,8 @@ def make(case, source=None):
     positions = range(n - queries, n)
     o, lse = oracle.attend(q, k, v, positions, soft_cap=cap, window_len=window)
     samples = [0, sink + quantized // 2 + 1, n - 1]
-    bits = [6 if side["levels"] == "pairs" else side["bits"] + ("trellis" in side["round"])
-            for side in (key, value)]
+    bits = [6 if side["levels"] == "pairs" else side["bits"] + ("trellis" in side["round"]) +
+            (side["outliers"] > 0) for side in (key, value)]
     data = side_bytes(k_heads, bits[0]) + side_bytes(v_heads, bits[1])
     data += k[samples].astype("<f4").tobytes() + v[samples].astype("<f4").tobytes()
     data += o.astype("<f4").tobytes() + lse.astype("<f4").tobytes()
