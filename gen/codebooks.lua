@@ -1,14 +1,17 @@
 -- codebooks.lua -- what codes mean where levels are not equally spaced, and where they part.
 --
--- A part of stage levels has one of two:
+-- A part of stage levels has one of three:
 --     book   by bits: the levels of codes 0, 1, 2, ..., rising; or "normal", those below.  A value
 --            in the middle of two gets the upper one
 --     float  a small float of sign, `exponent` and `mantissa` bits: code m of the magnitudes is
 --            m 2^(1 - bias - mantissa) at exponent 0, else with the leading 1 at 2^(e - bias);
 --            `last` is the greatest that is written.  A value in the middle of two gets the even
 --            one
+--     points two channels have a level together, of those of gen/points.lua (gen/parts/plane.lua)
 -- The level of a value is found by bounds, which are float32: as many as are not greater than it
 -- are passed.  Of floats that is so of magnitudes, and the sign is a bit of the code.
+
+local planes = require "points"
 
 local codebooks = {}
 
@@ -81,11 +84,28 @@ local function of_book(levels)
              top = first > last and first or last }
 end
 
+-- Points of the plane: the first numbers of all, then the second ones; of a bound there is half the
+-- square of each.
+local function of_points(list)
+    local values, halves, top = {}, {}, 0
+    local num = #list // 2
+    for i = 1, num do
+        local x, y = to_f32(list[2 * i - 1]), to_f32(list[2 * i])
+        values[i], values[num + i], halves[i] = x, y, to_f32((x * x + y * y) / 2)
+        for _, one in ipairs { x, y, -x, -y } do top = one > top and one or top end
+    end
+    return { values = values, bounds = halves, signed = false, top = top, plane = true }
+end
+
+-- Whether a levels part has a book.
+function codebooks.has(part) return part.book or part.float or part.points or false end
+
 -- Returns the book of a levels part at a width: values by code, bounds, signed, top (its greatest
 -- magnitude) and octave, 2^-e of the power of two that is not above top.  false: it has none.
 function codebooks.derive(part, bits)
-    if not part.book and not part.float then return false end
-    local book = part.float and of_float(part.float, bits) or of_book(levels_of(part.book, bits))
+    if not codebooks.has(part) then return false end
+    local book = part.float and of_float(part.float, bits)
+        or part.points and of_points(planes[bits]) or of_book(levels_of(part.book, bits))
     book.float, book.bits, book.octave = part.float or false, bits, 1.0
     while book.octave * book.top >= 2 do book.octave = book.octave / 2 end
     return book

@@ -23,7 +23,7 @@ end
 -- The name of what a meta part does with what a fit finds.
 local function store_of(levels, fit)
     if levels.stores_zero then return fit.unrounded and "store_plain" or "store_affine" end
-    local clips = fit.clips or levels.book or levels.float
+    local clips = fit.clips or codebooks.has(levels)
     return clips and "store_clipped" or "store_symmetric"
 end
 
@@ -37,7 +37,7 @@ local function check_extra(side, c, parts)
     end
     local has_tables = levels.calibrated or levels.widths or parts.choose or parts.across
         or parts.transform and parts.transform.dense or parts.meta and parts.meta.base
-    if extra.splits and (levels.raw or not fit or fit.clips_rows or has_tables
+    if extra.splits and (levels.raw or levels.points or not fit or fit.clips_rows or has_tables
                          or c.axis ~= "per_token" or c.group_size ~= c.head_dim
                          or parts.round.feedback or parts.round.path) then
         refuse("%s.extra = %s: needs the head as a group of a token, values rounded one by one and "
@@ -73,7 +73,7 @@ local function check_parts(side, c, parts)
     if (fit.static or false) ~= (meta.constant or false) then
         refuse("%s.fit = %s, %s.meta = %s: static goes with static", side, c.fit, side, c.meta)
     end
-    local has_book = levels.book or levels.float
+    local has_book = codebooks.has(levels)
     if fit.levels and fit.levels ~= c.levels and not (fit.levels == "book" and has_book) then
         refuse("%s.fit = %s: is for levels %s", side, c.fit, fit.levels)
     end
@@ -81,6 +81,10 @@ local function check_parts(side, c, parts)
                           or parts.choose or meta.base) then
         refuse("%s.levels = %s: needs fit norm, groups along channels of the window, and metadata "
                .. "without a base", side, c.levels)
+    end
+    if levels.points and (fit.name ~= "norm" or c.axis ~= "per_token" or c.group_size % 2 == 1) then
+        refuse("%s.levels = %s: needs fit norm and groups of an even number of channels", side,
+               c.levels)
     end
     if has_book and not parts.round.of_books then
         refuse("%s.round = %s: levels %s take the nearest", side, c.round, c.levels)
@@ -343,7 +347,7 @@ end
 -- Whether sums of a side's products are sums of floats on every instruction set.
 local function needs_floats(parts, is_key)
     return is_key and is_restored(parts) or parts.meta and parts.meta.constant
-        or parts.levels.book or parts.levels.float or parts.extra and parts.extra.splits
+        or codebooks.has(parts.levels) or parts.extra and parts.extra.splits
 end
 
 -- Adds what leads from a row to the numbers that are fitted, and the tables of all parts.
@@ -464,6 +468,16 @@ local function add_columns(d, side, config)
     end
 end
 
+-- Levels of a plane: of keys, whose words are channels, of two codes of a lane; of values of those
+-- of two lanes.
+local function pair_codes(d)
+    for i = 0, 15 do
+        d.code[i + 1] = d.is_key and ("((%s) | (%s) << %d) + %du"):format(
+            d.stored[i // 2 * 2 + 1], d.stored[i // 2 * 2 + 2], d.bits, i % 2 << 2 * d.bits)
+            or ("%s_numbers(%s)"):format(d.side, d.stored[i + 1])
+    end
+end
+
 -- Adds how levels, what scales are multiplied with, come out of a cell: `code` and `pair` are
 -- expressions of what reads() names, from `cell` and `lane`; `stored` are codes as they lie there.
 -- reads is told what the cell's word16 is called.
@@ -474,6 +488,7 @@ local function add_codes(d, planes)
         d.stored[i + 1] = code_expr(planes, i)
         d.code[i + 1] = path and path.code(i) or d.stored[i + 1]
     end
+    if d.plane then pair_codes(d) end
     local meta = d.parts.meta
     d.raised = choose_raised(d.has_zero, meta, d.level_bits)
     d.zero_step = d.raised == "steps" and 2.0 ^ d.level_bits / meta.steps or 0.0
@@ -546,6 +561,8 @@ end
 local function add_levels(d, c, parts, isa)
     d.shrink = parts.fit and parts.fit.shrinks and c.fit_number / 100 or false
     d.book = codebooks.derive(parts.levels, d.bits)
+    d.plane = d.book and d.book.plane or false
+    d.apart = parts.round.path or d.plane              -- levels are made of several codes
     d.widths = parts.levels.widths and codebooks.widths(parts.levels) or false
     for _, name in ipairs(d.widths and { "values", "bounds" } or {}) do
         local items = d.widths[name]
@@ -563,10 +580,12 @@ local function add_levels(d, c, parts, isa)
     -- Up to 16 levels are looked up, but floats of a device; of few bounds all are compared.
     d.looks_up = d.bits <= 4 and not (isa.lanes == 1 and d.book.float)
     d.counts_bounds = #d.book.bounds < 16
-    d.permutes = d.looks_up and isa.vector == "x86"
-    local room, values = isa.lanes > 1 and 16 or 1 << d.bits, {}
+    local num, values, halves = #d.book.values, {}, {}
+    d.num_levels, d.permutes = num, d.looks_up and isa.vector == "x86" and num <= 2 * isa.lanes
+    local room = isa.lanes > 1 and num < 16 and 16 or num
     for i = 1, room do values[i] = template.f32(d.book.values[i] or 0.0) end
-    d.book_room, d.book_values = room, table.concat(values, ", ")
+    for i, x in ipairs(d.plane and d.book.bounds or {}) do halves[i] = template.f32(x) end
+    d.book_room, d.book_values, d.book_halves = room, wrapped(values), wrapped(halves)
 end
 
 -- Raises a refusal unless a target has kernels for the parts.

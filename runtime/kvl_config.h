@@ -114,6 +114,13 @@ KVL__FN const kvl__book* kvl__book_at(const kvl__codec* c, int bits)
 
 KVL__FN const kvl__book* kvl__book_of(const kvl__codec* c) { return kvl__book_at(c, c->bits); }
 
+// Whether two neighbouring channels have a level together.
+KVL__FN int kvl__has_plane(const kvl__codec* c)
+{
+    const kvl__word* levels = kvl__word_of(c, KVL__STAGE_LEVELS);
+    return levels->num_books > 0 && levels->books[0].is_plane;
+}
+
 // The table that channels are stored in units of; NULL: as they are.
 KVL__FN const char* kvl__base_table(const kvl__codec* c)
 {
@@ -587,14 +594,15 @@ KVL__FN kvl_status kvl__check_bits(const kvl__parse* p, const kvl__codec* c, cha
 }
 
 // Whether a word serves levels.  Of fits for books one alone is for channels that have bits of
-// their own: it needs no codes.
+// their own, or a level together: it needs no codes.
 KVL__FN int kvl__serves_levels(const kvl__word* word, int levels)
 {
     const kvl__word* of = &kvl__stages[KVL__STAGE_LEVELS].words[levels];
     if (word->levels != KVL__LEVELS_BOOK)
         return word->levels == KVL__LEVELS_ANY || word->levels == levels;
-    return of->num_books > 0 && (levels != KVL__LEVELS_PAIRS ||
-                                 word == &kvl__stages[KVL__STAGE_FIT].words[KVL__FIT_NORM]);
+    if (of->num_books == 0) return 0;
+    return (levels != KVL__LEVELS_PAIRS && !of->books[0].is_plane) ||
+           word == &kvl__stages[KVL__STAGE_FIT].words[KVL__FIT_NORM];
 }
 
 // Appends the levels that a word serves.
@@ -889,7 +897,7 @@ KVL__FN kvl_status kvl__check_split(const kvl__parse* p, const kvl__codec* c, ch
     const kvl__word* transform = kvl__word_of(c, KVL__STAGE_TRANSFORM);
     const int32_t number = c->numbers[KVL__STAGE_EXTRA], piece = c->numbers[KVL__STAGE_TRANSFORM];
     if (!kvl__is_split(c)) return KVL_OK;
-    if (kvl__is_raw(c) || kvl__has_book(c) || kvl__has_widths(c))
+    if (kvl__is_raw(c) || kvl__has_book(c) || kvl__has_widths(c) || kvl__has_plane(c))
         return KVL__SPEC_FAIL(p, "%c.extra = %s: needs %c.levels of one width, which are not "
                               "calibrated, not %s", side, word, side,
                               kvl__word_of(c, KVL__STAGE_LEVELS)->name);
@@ -915,6 +923,19 @@ KVL__FN kvl_status kvl__check_split(const kvl__parse* p, const kvl__codec* c, ch
                               "one by one, not %s and %s", side, word,
                               kvl__word_of(c, KVL__STAGE_FIT)->name,
                               kvl__word_of(c, KVL__STAGE_ROUND)->name);
+    return KVL_OK;
+}
+
+// What channels that have a level together ask of the other stages.
+KVL__FN kvl_status kvl__check_plane(const kvl__parse* p, const kvl__codec* c, char side)
+{
+    const char* word = kvl__word_of(c, KVL__STAGE_LEVELS)->name;
+    if (!kvl__has_plane(c)) return KVL_OK;
+    if (c->words[KVL__STAGE_AXIS] != KVL__AXIS_PER_TOKEN)
+        return KVL__SPEC_FAIL(p, "%c.levels = %s: needs %c.axis = per_token", side, word, side);
+    if (c->group_size % 2 != 0)
+        return KVL__SPEC_FAIL(p, "%cg%d: with %c.levels = %s the group size must be even", side,
+                              c->group_size, side, word);
     return KVL_OK;
 }
 
@@ -1049,6 +1070,7 @@ KVL__FN kvl_status kvl__check_side(const kvl__parse* p, kvl__codec* c, char side
     KVL__TRY(kvl__check_slots(p, c, side));
     KVL__TRY(kvl__check_widths(p, c, side));
     KVL__TRY(kvl__check_split(p, c, side));
+    KVL__TRY(kvl__check_plane(p, c, side));
     KVL__TRY(kvl__check_sketch(p, c, side));
     KVL__TRY(kvl__check_across(p, c, side));
     KVL__TRY(kvl__check_beside(p, c, side));

@@ -742,6 +742,21 @@ KVL__FN int kvl__book_code(const kvl__book* book, float y)
     return rank | minus << (book->bits - 1);
 }
 
+// The number of the point that is nearest to the pair a, b: gen/parts/plane.lua.
+KVL__FN int kvl__plane_number(const kvl__book* book, float a, float b)
+{
+    float best = -INFINITY;
+    int number = 0;
+    for (int p = 0; p < book->num_bounds; ++p) {
+        const float score =
+            (a * book->values[p] + b * book->values[book->num_bounds + p]) - book->bounds[p];
+        if (!(score > best)) continue;
+        best = score;
+        number = p;
+    }
+    return number;
+}
+
 // The scale that fit=matched and fit=squares store after the codes of a group are known.
 KVL__FN float kvl__book_again(const kvl__codec* c, const float* x, int32_t count, int32_t stride,
                               float wanted, kvl__grid g)
@@ -910,7 +925,16 @@ KVL__FN void kvl__round_group(const kvl__codec* c, const float* x, int32_t count
         kvl__path_levels(c, x, count, stride, g, 0.0f, codes, levels);
         return;
     }
-    for (int32_t i = 0; i < count; ++i)
+    for (int32_t i = 0; kvl__has_plane(c) && i < count; i += 2) {
+        const kvl__book* book = kvl__book_of(c);
+        const int number = kvl__plane_number(book, x[(int64_t)i * stride] * g.inverse,
+                                             x[(int64_t)(i + 1) * stride] * g.inverse);
+        codes[i] = (uint16_t)(number & ((1 << c->bits) - 1));
+        codes[i + 1] = (uint16_t)(number >> c->bits);
+        levels[i] = (uint16_t)number;
+        levels[i + 1] = (uint16_t)(book->num_bounds + number);
+    }
+    for (int32_t i = 0; !kvl__has_plane(c) && i < count; ++i)
         codes[i] = levels[i] = (uint16_t)kvl__round(c, x[(int64_t)i * stride], g);
 }
 
@@ -1729,6 +1753,9 @@ KVL__FN int kvl__level_of(const kvl__codec* c, const unsigned char* page, int64_
 {
     const int along = c->words[KVL__STAGE_AXIS] == KVL__AXIS_PER_CHANNEL;
     const int64_t here = row * c->head_dim + channel, n = c->group_size;
+    if (kvl__has_plane(c))
+        return kvl__get_code(page, (here & ~(int64_t)1) * c->bits, 2 * c->bits) +
+               (int)(here & 1) * kvl__book_of(c)->num_bounds;
     if (!kvl__has_path(c)) return kvl__get_code(page, here * c->bits, c->bits);
     const kvl__trellis trellis = kvl__trellis_for(c);
     const int64_t step = along ? c->head_dim : 1, at = along ? row % n : channel % n;

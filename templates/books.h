@@ -6,9 +6,16 @@
 //% local float = book.float
 //% if codec.looks_up then
 CONSTANT float $(s "values")[$(codec.book_room)] = {
-    $(codec.book_values)
+$(codec.book_values)
 };
 
+//% if codec.plane then
+// Half the square of each point.
+CONSTANT float $(s "halves")[$(#book.bounds)] = {
+$(codec.book_halves)
+};
+
+//% end
 //% end
 INLINE float $(s "level_of")(uint32_t code)
 {
@@ -25,6 +32,7 @@ INLINE float $(s "level_of")(uint32_t code)
 }
 
 //% if kernel == "none" or kernel.writes then
+//% if not codec.plane then
 // The code of the level that is nearest to y.
 INLINE uint32_t $(s "code_of_level")(float y)
 {
@@ -49,6 +57,7 @@ INLINE uint32_t $(s "code_of_level")(float y)
     return rank;
 }
 
+//% end
 // The scale that the fit finds.
 INLINE float $(s "wanted_scale")($(codec.stat_parameters))
 {

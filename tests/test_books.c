@@ -180,6 +180,131 @@ Test(books, lloyd_levels_are_means_of_what_is_nearest)
     }
 }
 
+// POINTS OF THE PLANE
+
+enum { MAX_POINTS = 256, MAX_CORNERS = 64, MAX_PAIRS = 8192 };
+
+typedef struct cell {
+    int    num;
+    double x[MAX_CORNERS][2];                          // counter-clockwise
+} cell;
+
+// The points that pairs of a grid over [-4, 4]^2 decode to, by number.
+static int find_points(int bits, double (*points)[2])
+{
+    enum { D = 256, ROWS = 2 * MAX_PAIRS / D, SIDE = 90 };
+    const test_target reference = { "reference", KVL_TARGET_REFERENCE, NULL };
+    char spec[96];
+    int found[MAX_POINTS] = { 0 }, num_found = 0;
+    float* x = test_floats(ROWS * D);
+    float* k = test_floats(ROWS * D);
+    float* v = test_floats(ROWS * DIM);
+    snprintf(spec, sizeof spec, "rtn:k%d,k.levels=plane,k.fit=norm,k.meta=one,kg256,sink=0,"
+             "recent=0", bits);
+    const kvl_layer_desc layer = test_layer(spec, 1, 1, D, DIM);
+    for (int i = 0; i < MAX_PAIRS; ++i) {
+        x[2 * i] = 8.0f * (float)(i % SIDE) / (SIDE - 1) - 4.0f;
+        x[2 * i + 1] = 8.0f * (float)(i / SIDE) / (SIDE - 1) - 4.0f;
+    }
+    test_cache c = test_open(&reference, &layer);
+    const kvl_seq seq = test_seq(&c);
+    test_append(&c, seq, x, v, 0, ROWS);
+    test_restore(&c, seq, 0, ROWS, k, v);
+    test_codes got = test_read_codes(&c, seq, 0, 0);
+    for (int i = 0; i < MAX_PAIRS; ++i) {
+        const int number = got.c.codes[2 * i], other = got.c.codes[2 * i + 1];
+        cr_assert(number < 1 << 2 * bits && other == number + (1 << 2 * bits),
+                  "%d bits: levels %d and %d of a pair", bits, number, other);
+        points[number][0] = (double)k[2 * i];
+        points[number][1] = (double)k[2 * i + 1];
+        num_found += !found[number];
+        found[number] = 1;
+    }
+    test_codes_free(&got);
+    test_close(&c);
+    free(x);
+    free(k);
+    free(v);
+    return num_found;
+}
+
+// What is left of a cell on p's side of the line between p and q.
+static void cut_cell(cell* c, const double* p, const double* q)
+{
+    const double n[2] = { q[0] - p[0], q[1] - p[1] };
+    const double bound = 0.5 * (q[0] * q[0] + q[1] * q[1] - p[0] * p[0] - p[1] * p[1]);
+    cell out = { 0, { { 0 } } };
+    for (int i = 0; i < c->num; ++i) {
+        const double *a = c->x[i], *b = c->x[(i + 1) % c->num];
+        const double at_a = n[0] * a[0] + n[1] * a[1] - bound;
+        const double at_b = n[0] * b[0] + n[1] * b[1] - bound;
+        if (at_a <= 0) memcpy(out.x[out.num++], a, sizeof out.x[0]);
+        if ((at_a < 0 && at_b > 0) || (at_a > 0 && at_b < 0)) {
+            const double t = at_a / (at_a - at_b);
+            for (int j = 0; j < 2; ++j) out.x[out.num][j] = a[j] + t * (b[j] - a[j]);
+            ++out.num;
+        }
+        cr_assert(out.num < MAX_CORNERS - 1);
+    }
+    *c = out;
+}
+
+// What an edge from a to b adds to the integral of the density and of x times it: the first by the
+// angle t that it is seen under, (1 - exp(-r^2 / 2)) dt / 2 pi; the second since x times the
+// density is its gradient's negative.
+static void add_edge(const double* a, const double* b, double* mass, double* first)
+{
+    enum { STEPS = 400 };
+    const double length = hypot(b[0] - a[0], b[1] - a[1]);
+    if (length < 1e-13) return;
+    const double t[2] = { (b[0] - a[0]) / length, (b[1] - a[1]) / length };
+    const double n[2] = { t[1], -t[0] }, h = n[0] * a[0] + n[1] * a[1];
+    const double from = t[0] * a[0] + t[1] * a[1], to = from + length;
+    const double lo = fmin(fmax(from, -9), 9), hi = fmin(fmax(to, -9), 9);
+    const double step = (hi - lo) / STEPS, share = density(h) * (below(to) - below(from));
+    double sum = 0;
+    for (int i = 0; step > 0 && i <= STEPS; ++i) {                 // Simpson's rule
+        const double s = lo + step * i, r = h * h + s * s;
+        const double y = r > 1e-12 ? -expm1(-0.5 * r) / r * h : 0.5 * h;
+        sum += step / 3 * y * (i == 0 || i == STEPS ? 1 : i % 2 ? 4 : 2);
+    }
+    sum += atan2(h * (lo - from), h * h + lo * from) + atan2(h * (to - hi), h * h + to * hi);
+    *mass += sum / (2 * 3.14159265358979323846);
+    first[0] -= n[0] * share;
+    first[1] -= n[1] * share;
+}
+
+Test(books, points_are_means_of_what_is_nearest)
+{
+    // Broken by a point that is not Lloyd's, in two dimensions: the mean of a normal distribution
+    // over the cell of what is nearest to it.  A pair of f32 numbers comes back as it is.
+    static const double distortions[5] = { 0, 0, 0.1076, 0.0295, 0.0077 };
+    static double points[MAX_POINTS][2];
+    for (int bits = 2; bits <= 4; ++bits) {
+        const int num = 1 << 2 * bits, found = find_points(bits, points);
+        double distortion = 1, all = 0;
+        cr_assert(found == num, "%d bits: %d of %d points occur", bits, found, num);
+        for (int i = 0; i < num; ++i) {
+            cell c = { 4, { { -40, -40 }, { 40, -40 }, { 40, 40 }, { -40, 40 } } };
+            double mass = 0, first[2] = { 0, 0 };
+            for (int j = 0; j < num; ++j)
+                if (j != i) cut_cell(&c, points[i], points[j]);
+            for (int j = 0; j < c.num; ++j)
+                add_edge(c.x[j], c.x[(j + 1) % c.num], &mass, first);
+            for (int j = 0; j < 2; ++j) {
+                cr_assert(fabs(first[j] / mass - points[i][j]) < 2e-6, "%d bits: point %d has "
+                          "%.9g, the mean of its cell %.9g", bits, i, points[i][j],
+                          first[j] / mass);
+                distortion += points[i][j] * (0.5 * mass * points[i][j] - first[j]);
+            }
+            all += mass;
+        }
+        cr_assert(fabs(all - 1) < 1e-9, "%d bits: the cells have %.12g", bits, all);
+        cr_assert(fabs(distortion - distortions[bits]) <= 0.5e-4,
+                  "%d bits: distortion %.6g, expected %.6g", bits, distortion, distortions[bits]);
+    }
+}
+
 Test(books, a_matched_scale_keeps_the_norm)
 {
     // Broken by a correction that is left out or inverted: the norm of a restored row is the row's,
@@ -257,6 +382,12 @@ Test(books, what_does_not_fit_is_refused)
         { "iq4_nl:meta=8bit", "k.meta = 8bit: cannot store the sign that the scale of fit = "
                               "squares has" },
         { "turboquant:v.levels=lloyd", "v.fit = minmax: is for levels = affine, not lloyd" },
+        { "higgs:k.fit=matched", "k.fit = matched: is for levels = e2m1, e2m3, e3m2, e4m3, e5m2, "
+                                 "lloyd, nl4, signs, not plane" },
+        { "higgs:v.axis=per_channel", "v.levels = plane: needs v.axis = per_token" },
+        { "higgs:kg1", "kg1: group size must be from 2 to 4096" },
+        { "higgs:k5", "k5: bits with levels = plane, fit = norm must be one of 2, 3, 4" },
+        { "higgs:round=nearest_up", "k.round = nearest_up: levels = plane take the nearest" },
         { "mxfp4:round=feedback2", "k.round = feedback: is for levels = affine, not e2m1" },
     };
     const test_target reference = { "reference", KVL_TARGET_REFERENCE, NULL };

@@ -215,6 +215,7 @@ static const struct { const char *name, *word; } host_codecs[] = {
     { "rotatekv", "k.transform = grouped" }, { "qjl", "k.levels = nothing" },
     { "turboquant-prod", "k.extra = sketch" },
     { "block-gtq", "k.levels = pairs" }, { "turboquant-split", "k.extra = outliers" },
+    { "higgs", "k.levels = plane" },
 };
 
 static int is_host_codec(const char* name)

@@ -164,9 +164,12 @@ end
 -- What codes mean where levels are not equally spaced (gen/codebooks.lua).
 line("\ntypedef struct kvl__book {")
 line("    int32_t      bits, is_signed;          // is_signed: the highest bit of a code is a sign")
+line("    int32_t      is_plane;                 // two channels have a level: values are the")
+line("                                           // first numbers of points, then the second;")
+line("                                           // bounds are half their squares")
 line("    int32_t      num_bounds;")
 line("    float        top, octave;              // greatest magnitude; 2^-e of its power of two")
-line("    const float* values;                   // [1 << bits] by code")
+line("    const float* values;                   // [1 << bits] by code, or [2 << 2 bits]")
 line("    const float* bounds;                   // [num_bounds], rising")
 line("} kvl__book;\n")
 local function float_text(x)
@@ -183,14 +186,14 @@ local function float_lines(name, list)
 end
 -- Prints the books of a levels part; returns the name of their array and how many there are.
 local function book_lines(part)
-    if not part or not (part.book or part.float) then return "0", 0 end
+    if not part or not codebooks.has(part) then return "0", 0 end
     local entries = {}
     for i, bits in ipairs(part.widths or part.bits) do
         local book, name = codebooks.derive(part, bits), ("%s_%d"):format(part.name, bits)
         float_lines("kvl__values_" .. name, book.values)
         float_lines("kvl__bounds_" .. name, book.bounds)
-        entries[i] = ("    { %d, %d, %d, %s, %s, kvl__values_%s, kvl__bounds_%s },"):format(
-            bits, book.signed and 1 or 0, #book.bounds, float_text(book.top),
+        entries[i] = ("    { %d, %d, %d, %d, %s, %s, kvl__values_%s, kvl__bounds_%s },"):format(
+            bits, book.signed and 1 or 0, book.plane and 1 or 0, #book.bounds, float_text(book.top),
             float_text(book.octave), name, name)
     end
     line("static const kvl__book kvl__books_%s[] = {\n%s\n};", part.name,

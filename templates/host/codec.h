@@ -121,7 +121,7 @@ typedef struct $(s "pair") {
 // The levels of codes.
 INLINE vf $(s "level")(vu code)
 {
-    //% if codec.permutes and isa.lanes >= 1 << codec.bits then
+    //% if codec.permutes and isa.lanes >= codec.num_levels then
     return (vf)take_lanes((vi)load($(s "values")), (vi)code);
     //% elseif codec.permutes then
     const vi low = take_lanes((vi)load($(s "values")), (vi)code);
@@ -140,6 +140,16 @@ INLINE vf $(s "level")(vu code)
     //% end
 }
 
+//% if codec.plane then
+// The levels of channels that are lanes, from their codes.
+INLINE vu $(s "numbers")(vu code)
+{
+    typedef uint64_t vd __attribute__((vector_size(4 * lanes)));
+    //% local num = #codec.book.bounds
+    const vd both = (vd)code, number = (both | both >> $(32 - codec.bits)) & $(num - 1);
+    return (vu)(number | (number + $(num)) << 32);
+}
+//% else
 // The codes of the levels that are nearest to y.
 INLINE vi $(s "codes_of")(vf y)
 {
@@ -165,6 +175,7 @@ INLINE vi $(s "codes_of")(vf y)
     //% end
     return rank;
 }
+//% end
 //% else
 // Fits a group.  flag: the lowest bit of its zero; < 0: any.
 INLINE $(s "grid") $(s "fit_grid")($(s "pair")* pair, int flag, $(codec.stat_parameters))
@@ -226,7 +237,36 @@ static NOINLINE $(s "grid") $(s "refit_grid")(unsigned char* page, int group, co
 }
 
 //% end
-//% if codec.book then
+//% if codec.plane then
+// Codes q [dim] of a row: of each two channels the nearest point, in vectors of pairs.
+static void $(s "round_row")(const float* x, const float* offset, const float* inverse, uint16_t* q)
+{
+    enum { num_pairs = $(s "dim") / 2, room = (num_pairs + lanes - 1) / lanes * lanes };
+    enum { num_points = $(#codec.book.bounds) };
+    float first[room] = { 0.0f }, second[room] = { 0.0f };
+    (void)offset;
+    for (int i = 0; i < num_pairs; ++i) {
+        first[i] = x[2 * i] * inverse[2 * i];
+        second[i] = x[2 * i + 1] * inverse[2 * i + 1];
+    }
+    for (int i = 0; i < num_pairs; i += lanes) {
+        const vf a = load(first + i), b = load(second + i);
+        vf best = repeat(-__builtin_inff());
+        vi number = { 0 };
+        for (int p = 0; p < num_points; ++p) {
+            const float *at = $(s "values") + p;
+            const vf score = (a * at[0] + b * at[num_points]) - $(s "halves")[p];
+            const vi better = score > best;
+            best = select(better, score, best);
+            number = (number & ~better) | (better & p);
+        }
+        for (int j = 0; j < lanes && i + j < num_pairs; ++j) {
+            q[2 * (i + j)] = (uint16_t)(number[j] & $((1 << codec.bits) - 1));
+            q[2 * (i + j) + 1] = (uint16_t)(number[j] >> $(codec.bits));
+        }
+    }
+}
+//% elseif codec.book then
 // Codes q [dim] of a row.
 static void $(s "round_row")(const float* x, const float* offset, const float* inverse, uint16_t* q)
 {
@@ -312,8 +352,8 @@ INLINE const unsigned char* $(s "before")(const unsigned char* page, int lane16,
 }
 
 //% end
-INLINE uint32_t $(s(codec.path and "get_stored" or "get_code"))(const unsigned char* page, int row,
-                                                         int channel)
+INLINE uint32_t $(s(codec.apart and "get_stored" or "get_code"))(const unsigned char* page, int row,
+                                                          int channel)
 {
     //% if codec.is_key then
     const int lane = row, word = channel;
@@ -362,6 +402,16 @@ INLINE uint32_t $(s "get_code")(const unsigned char* page, int row, int channel)
     const uint32_t s1 = ($(table_concat(terms.s1, " ^ "))) & 1u;
     const uint32_t s0 = ($(table_concat(terms.s0, " ^ "))) & 1u;
     return ($(s "get_stored")(page, row, channel) >> 1 << 2) | s1 << 1 | s0;
+}
+
+//% end
+//% if codec.plane then
+// The level of a value.
+INLINE uint32_t $(s "get_code")(const unsigned char* page, int row, int channel)
+{
+    const uint32_t low = $(s "get_stored")(page, row, channel & ~1);
+    const uint32_t high = $(s "get_stored")(page, row, channel | 1);
+    return (low | high << $(codec.bits)) + ((uint32_t)channel % 2u << $(2 * codec.bits));
 }
 
 //% end

@@ -54,7 +54,8 @@ static void $(s "read_row")(const unsigned char* page, int row, float* x)
             const vf scale = $(s "load_scale")(page, group + n);
             const vf offset = $(s "load_offset")(page, group + n, scale);
             //% end
-            const vu code = load_u32((const unsigned char*)(q + n));
+            //% local codes = "load_u32((const unsigned char*)(q + n))"
+            const vu code = $(codec.plane and s "numbers(" .. codes .. ")" or codes);
             store(x + n, scale * $(codec.book and s "level(code)" or "to_float(code)") + offset);
         }
     }

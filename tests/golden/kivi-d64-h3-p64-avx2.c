@@ -950,7 +950,7 @@ typedef struct k_pair {
     float    scale;
 } k_pair;
 
-#line 169 "templates/host/codec.h"
+#line 180 "templates/host/codec.h"
 // Fits a group.  flag: the lowest bit of its zero; < 0: any.
 INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
 {
@@ -960,11 +960,11 @@ INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
     uint32_t scale_code;
     float scale;
     (void)flag;
-#line 179 "templates/host/codec.h"
+#line 190 "templates/host/codec.h"
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
-#line 186 "templates/host/codec.h"
+#line 197 "templates/host/codec.h"
     const float unit = (float)(1 << bits) / 32.0f;
     const float range = least(hi - lo, float_max), mid = 0.5f * lo + 0.5f * hi;
     const float wanted = most(range / (float)code_max, absolute(mid) / (127.0f * unit));
@@ -981,17 +981,17 @@ INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 187 "templates/host/codec.h"
+#line 198 "templates/host/codec.h"
     pair->zero_code = zero_code;
-#line 199 "templates/host/codec.h"
+#line 210 "templates/host/codec.h"
     pair->scale_code = scale_code;
     pair->scale = scale;
     return grid;
 }
-#line 204 "templates/host/codec.h"
+#line 215 "templates/host/codec.h"
 
 // Fits a group and stores its scale and zero.
-#line 207 "templates/host/codec.h"
+#line 218 "templates/host/codec.h"
 static k_grid k_store_grid(
     unsigned char* page, int group, float lo, float hi)
 {
@@ -1001,7 +1001,7 @@ static k_grid k_store_grid(
     return grid;
 }
 
-#line 239 "templates/host/codec.h"
+#line 279 "templates/host/codec.h"
 // Codes q [dim] of a row: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 static void k_round_row(const float* x, const float* offset, const float* inverse, uint16_t* q)
@@ -1018,7 +1018,7 @@ static void k_round_row(const float* x, const float* offset, const float* invers
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
-#line 257 "templates/host/codec.h"
+#line 297 "templates/host/codec.h"
 
 // CODES
 
@@ -1027,59 +1027,59 @@ static void k_put_row(unsigned char* page, int row, const uint16_t* q)
 {
     const int i = row % 16;
     for (int at = 0; at < k_dim / 16; ++at, q += 16) {
-#line 272 "templates/host/codec.h"
+#line 312 "templates/host/codec.h"
         u32_at* to = (u32_at*)k_cell(page, row / 16, at);
-#line 278 "templates/host/codec.h"
+#line 318 "templates/host/codec.h"
         to[0 + i] = ((uint32_t)q[0] & 3u) | ((uint32_t)q[1] & 3u) << 16 | ((uint32_t)q[2] & 3u) << 2 | ((uint32_t)q[3] & 3u) << 18 | ((uint32_t)q[4] & 3u) << 4 | ((uint32_t)q[5] & 3u) << 20 | ((uint32_t)q[6] & 3u) << 6 | ((uint32_t)q[7] & 3u) << 22 | ((uint32_t)q[8] & 3u) << 8 | ((uint32_t)q[9] & 3u) << 24 | ((uint32_t)q[10] & 3u) << 10 | ((uint32_t)q[11] & 3u) << 26 | ((uint32_t)q[12] & 3u) << 12 | ((uint32_t)q[13] & 3u) << 28 | ((uint32_t)q[14] & 3u) << 14 | ((uint32_t)q[15] & 3u) << 30;
-#line 301 "templates/host/codec.h"
+#line 341 "templates/host/codec.h"
     }
 }
 
-#line 315 "templates/host/codec.h"
+#line 355 "templates/host/codec.h"
 INLINE uint32_t k_get_code(const unsigned char* page, int row,
-                                                         int channel)
+                                                          int channel)
 {
-#line 319 "templates/host/codec.h"
+#line 359 "templates/host/codec.h"
     const int lane = row, word = channel;
-#line 323 "templates/host/codec.h"
+#line 363 "templates/host/codec.h"
     const unsigned char* cell = k_cell(page, lane / 16, word / 16);
     const int i = word % 16;
-#line 328 "templates/host/codec.h"
+#line 368 "templates/host/codec.h"
     uint32_t code = 0;
-#line 330 "templates/host/codec.h"
+#line 370 "templates/host/codec.h"
     {
         enum { each = 8, mask = 3 };
         int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 337 "templates/host/codec.h"
+#line 377 "templates/host/codec.h"
         const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
-#line 339 "templates/host/codec.h"
+#line 379 "templates/host/codec.h"
         code |= (*(const u32_at*)at >> bit & mask) << 0;
     }
-#line 342 "templates/host/codec.h"
+#line 382 "templates/host/codec.h"
     return code;
-#line 344 "templates/host/codec.h"
+#line 384 "templates/host/codec.h"
 }
 
-#line 368 "templates/host/codec.h"
+#line 418 "templates/host/codec.h"
 // One value in the codec's basis.
 INLINE float k_read_value(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = k_get_code(page, row, channel);
-#line 373 "templates/host/codec.h"
+#line 423 "templates/host/codec.h"
     const int group = k_group(channel, row);
     const float scale = k_read_scale(page, group);
-#line 376 "templates/host/codec.h"
+#line 426 "templates/host/codec.h"
     return scale * (float)(int32_t)code + k_read_offset(page, group, scale);
-#line 380 "templates/host/codec.h"
+#line 430 "templates/host/codec.h"
 }
 
-#line 429 "templates/host/codec.h"
+#line 479 "templates/host/codec.h"
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int k_fold_is_due(int lane16)
 {
-#line 433 "templates/host/codec.h"
+#line 483 "templates/host/codec.h"
     return lane16 * 16 % k_group_size == 0;
-#line 438 "templates/host/codec.h"
+#line 488 "templates/host/codec.h"
 }
 
 #line 31 "templates/host/program.c"
@@ -1824,7 +1824,7 @@ static void k_read_row(const unsigned char* page, int row, float* x)
 #line 54 "templates/host/read_row.h"
             const vf scale = k_load_scale(page, group + n);
             const vf offset = k_load_offset(page, group + n, scale);
-#line 57 "templates/host/read_row.h"
+#line 58 "templates/host/read_row.h"
             const vu code = load_u32((const unsigned char*)(q + n));
             store(x + n, scale * to_float(code) + offset);
         }
@@ -2211,7 +2211,7 @@ typedef struct v_pair {
     float    scale;
 } v_pair;
 
-#line 169 "templates/host/codec.h"
+#line 180 "templates/host/codec.h"
 // Fits a group.  flag: the lowest bit of its zero; < 0: any.
 INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
 {
@@ -2221,11 +2221,11 @@ INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
     uint32_t scale_code;
     float scale;
     (void)flag;
-#line 179 "templates/host/codec.h"
+#line 190 "templates/host/codec.h"
     uint32_t zero_code;
     lo += 0.0f;                      // -0 becomes 0: one spelling of a stored zero
     hi += 0.0f;
-#line 186 "templates/host/codec.h"
+#line 197 "templates/host/codec.h"
     const float unit = (float)(1 << bits) / 32.0f;
     const float range = least(hi - lo, float_max), mid = 0.5f * lo + 0.5f * hi;
     const float wanted = most(range / (float)code_max, absolute(mid) / (127.0f * unit));
@@ -2242,17 +2242,17 @@ INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
     zero_code = (uint32_t)(int32_t)zero & 255u;
     grid.offset = scale * (zero * unit - 0.5f * (float)code_max);
     grid.inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-#line 187 "templates/host/codec.h"
+#line 198 "templates/host/codec.h"
     pair->zero_code = zero_code;
-#line 199 "templates/host/codec.h"
+#line 210 "templates/host/codec.h"
     pair->scale_code = scale_code;
     pair->scale = scale;
     return grid;
 }
-#line 204 "templates/host/codec.h"
+#line 215 "templates/host/codec.h"
 
 // Fits a group and stores its scale and zero.
-#line 207 "templates/host/codec.h"
+#line 218 "templates/host/codec.h"
 static v_grid v_store_grid(
     unsigned char* page, int group, float lo, float hi)
 {
@@ -2262,7 +2262,7 @@ static v_grid v_store_grid(
     return grid;
 }
 
-#line 239 "templates/host/codec.h"
+#line 279 "templates/host/codec.h"
 // Codes q [dim] of a row: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 static void v_round_row(const float* x, const float* offset, const float* inverse, uint16_t* q)
@@ -2279,7 +2279,7 @@ static void v_round_row(const float* x, const float* offset, const float* invers
         *(vh_at*)(q + i) = __builtin_convertvector(__builtin_convertvector(code, vi), vh);
     }
 }
-#line 257 "templates/host/codec.h"
+#line 297 "templates/host/codec.h"
 
 // CODES
 
@@ -2288,68 +2288,68 @@ static void v_put_row(unsigned char* page, int row, const uint16_t* q)
 {
     const int i = row % 16;
     for (int at = 0; at < v_dim / 16; ++at, q += 16) {
-#line 282 "templates/host/codec.h"
+#line 322 "templates/host/codec.h"
         u32_at* to = (u32_at*)v_cell(page, at, row / 16);
-#line 284 "templates/host/codec.h"
+#line 324 "templates/host/codec.h"
         {
             enum { each = 8, mask = 3 };
             u32_at* words = to + 0 + i / 2 / each * 16;
             const int left = i % 2 * 16 + i / 2 % each * 2;
-#line 294 "templates/host/codec.h"
+#line 334 "templates/host/codec.h"
             for (int lane = 0; lane < 16; ++lane)
                 words[lane] = (words[lane] & ~((uint32_t)mask << left))
                               | ((uint32_t)q[lane] >> 0 & mask) << left;
-#line 298 "templates/host/codec.h"
+#line 338 "templates/host/codec.h"
         }
-#line 301 "templates/host/codec.h"
+#line 341 "templates/host/codec.h"
     }
 }
 
-#line 315 "templates/host/codec.h"
+#line 355 "templates/host/codec.h"
 INLINE uint32_t v_get_code(const unsigned char* page, int row,
-                                                         int channel)
+                                                          int channel)
 {
-#line 321 "templates/host/codec.h"
+#line 361 "templates/host/codec.h"
     const int lane = channel, word = row;
-#line 323 "templates/host/codec.h"
+#line 363 "templates/host/codec.h"
     const unsigned char* cell = v_cell(page, lane / 16, word / 16);
     const int i = word % 16;
-#line 328 "templates/host/codec.h"
+#line 368 "templates/host/codec.h"
     uint32_t code = 0;
-#line 330 "templates/host/codec.h"
+#line 370 "templates/host/codec.h"
     {
         enum { each = 8, mask = 3 };
         int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 337 "templates/host/codec.h"
+#line 377 "templates/host/codec.h"
         const unsigned char* at = cell + 0 + i / 2 / each * 64 + lane % 16 * 4;
-#line 339 "templates/host/codec.h"
+#line 379 "templates/host/codec.h"
         code |= (*(const u32_at*)at >> bit & mask) << 0;
     }
-#line 342 "templates/host/codec.h"
+#line 382 "templates/host/codec.h"
     return code;
-#line 344 "templates/host/codec.h"
+#line 384 "templates/host/codec.h"
 }
 
-#line 368 "templates/host/codec.h"
+#line 418 "templates/host/codec.h"
 // One value in the codec's basis.
 INLINE float v_read_value(const unsigned char* page, int row, int channel)
 {
     const uint32_t code = v_get_code(page, row, channel);
-#line 373 "templates/host/codec.h"
+#line 423 "templates/host/codec.h"
     const int group = v_group(row, channel);
     const float scale = v_read_scale(page, group);
-#line 376 "templates/host/codec.h"
+#line 426 "templates/host/codec.h"
     return scale * (float)(int32_t)code + v_read_offset(page, group, scale);
-#line 380 "templates/host/codec.h"
+#line 430 "templates/host/codec.h"
 }
 
-#line 429 "templates/host/codec.h"
+#line 479 "templates/host/codec.h"
 // Whether the weights have to be folded again before the cells of lane16.
 INLINE int v_fold_is_due(int lane16)
 {
-#line 433 "templates/host/codec.h"
+#line 483 "templates/host/codec.h"
     return lane16 * 16 % v_group_size == 0;
-#line 438 "templates/host/codec.h"
+#line 488 "templates/host/codec.h"
 }
 
 #line 31 "templates/host/program.c"
@@ -2952,7 +2952,7 @@ static void v_read_row(const unsigned char* page, int row, float* x)
         const vf scale = repeat(one), offset = repeat(v_read_offset(page, group, one));
 #line 52 "templates/host/read_row.h"
         for (int n = 0; n < 16; n += lanes) {
-#line 57 "templates/host/read_row.h"
+#line 58 "templates/host/read_row.h"
             const vu code = load_u32((const unsigned char*)(q + n));
             store(x + n, scale * to_float(code) + offset);
         }

@@ -9,6 +9,7 @@
 
 import math
 import numpy as np
+import plane
 
 F32 = np.float32
 F64 = np.float64
@@ -62,6 +63,8 @@ def levels_of(name, bits):
             values = np.zeros(2 * half)
             found = float_magnitudes(name)
             values[:len(found)], values[half:half + len(found)] = found, -found
+        elif name == "plane":                # the first numbers of points, then the second ones
+            values = plane.points_of(bits).T.ravel()
         else:
             values = np.array({"nl4": NL4, "signs": [-math.sqrt(math.pi / 2),
                                                      math.sqrt(math.pi / 2)]}.get(name)
@@ -72,12 +75,23 @@ def levels_of(name, bits):
 
 
 def has_book(name):
-    return name in FLOATS or name in ("nl4", "lloyd", "signs", "pairs")
+    return name in FLOATS or name in ("nl4", "lloyd", "signs", "pairs", "plane")
+
+
+def codes_of_plane(y, bits):
+    """Of each two values the nearest point, as two levels; float32 step by step."""
+    first, second = levels_of("plane", bits).astype(F32).reshape(2, -1)
+    halves = ((first.astype(F64)**2 + second.astype(F64)**2) / 2).astype(F32)
+    a, b = y[0::2, None], y[1::2, None]
+    number = np.argmax((a * first + b * second) - halves, axis=1)
+    return np.stack([number, number + 4**bits], axis=1).ravel().astype(np.uint16)
 
 
 def codes_of(y, name, bits):
     """Codes of the nearest levels: of floats to even and with y's sign, else the upper one."""
     y = np.asarray(y, F32)
+    if name == "plane":
+        return codes_of_plane(y, bits)
     if name in FLOATS:
         levels = float_magnitudes(name)
         at = np.minimum(np.abs(y).astype(F64), levels[-1])

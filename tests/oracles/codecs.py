@@ -712,6 +712,10 @@ def _preset(name):
         value = _side(4, 0, "per_token", "minmax", "affine", "f16")
         return key, value if name == "turboquant" else _copy(key), {"sink": 4, "recent": 128,
                                                                     "rows": "f16"}
+    if name == "higgs":
+        side = _side(2, 0, "per_token", "norm", "plane", "f16")
+        side.update(transform=-1, signs=True)
+        return side, _copy(side), {"sink": 4, "recent": 128, "rows": "f16"}
     if name == "block-gtq":
         key = _side(2, 0, "per_token", "norm", "pairs", "f16")
         value = _side(2, 0, "per_token", "matched", "lloyd", "f16")

@@ -202,6 +202,13 @@ CASES = [
                    "v.fit=search,k.round=nearest_up,",       2, 1,  64,  96, 32, 1, 0.0, 0),
     ("split_rope", "turboquant-split/f16:k2,k.place=pre_rope,k.transform=none,",
                                                              3, 1,  96,  64, 32, 1, 0.0, 0),
+    ("higgs",      "higgs:",                                 4, 2,  64,  64, 64, 2, 0.0, 0),
+    ("plane_34",   "rtn:k3,v4,levels=plane,fit=norm,k.meta=8bit,v.meta=f16,kg80,vg6,shift=mean,",
+                                                             3, 1,  80,  48, 32, 1, 30.0, 0),
+    ("plane_42",   "higgs:k4,v2,kg32,vg16,k.place=pre_rope,k.shift=mean,v.transform=hadamard16,"
+                   "rows=bf16,",                             2, 1,  96,  80, 32, 1, 0.0, 40),
+    ("plane_out",  "higgs/kivi:k2,v2,kg10,k.meta=e4m3,k.transform=none,k.extra=sparse2,",
+                                                             7, 1,  80,  64, 32, 1, 0.0, 0),
     ("mean_had",   "kivi:k2,v4,shift=mean,k.transform=hadamard32,",
                                                              3, 1,  96,  64, 32, 1, 0.0, 0),
 ]
@@ -209,7 +216,8 @@ CASES = [
 # RoPE of keys, where the place is before it: name -> split halves, channels that turn, base
 ROPES = {
     "sketch_out": (1, 64, 10000.0),
-    "pairs_rope": (0, 64, 1000.0), "split_rope": (1, 64, 1000.0),
+    "pairs_rope": (0, 64, 1000.0), "plane_42": (1, 64, 10000.0),
+    "split_rope": (1, 64, 1000.0),
     "pre_rope": (0, 64, 1000.0), "pre_rope_part": (1, 48, 10000.0), "pre_rope_raw": (1, 32, 100.0),
     "norm_place": (1, 64, 10000.0), "kitty_1": (0, 80, 1000.0),
     "rotatekv": (0, 64, 1000.0), "rotatekv_2": (1, 64, 10000.0),
@@ -436,8 +444,9 @@ def make(case, source=None):
     positions = range(n - queries, n)
     o, lse = oracle.attend(q, k, v, positions, soft_cap=cap, window_len=window)
     samples = [0, sink + quantized // 2 + 1, n - 1]
-    bits = [6 if side["levels"] == "pairs" else side["bits"] + ("trellis" in side["round"]) +
-            (side["outliers"] > 0) for side in (key, value)]
+    bits = [{"pairs": 6, "plane": 2 * side["bits"] + 1}.get(
+                side["levels"], side["bits"] + ("trellis" in side["round"]) +
+                (side["outliers"] > 0)) for side in (key, value)]
     data = side_bytes(k_heads, bits[0]) + side_bytes(v_heads, bits[1])
     data += k[samples].astype("<f4").tobytes() + v[samples].astype("<f4").tobytes()
     data += o.astype("<f4").tobytes() + lse.astype("<f4").tobytes()
