@@ -314,7 +314,7 @@ local function derive_tables(c, parts)
             local number = c[stage.name .. "_number"] or 0
             local count, sizes = 1, { dim = c.head_dim, number = number,
                                       choices = number > 0 and c.head_dim // number + 1 or 0 }
-            if not one.only or one.only == c.choose then
+            if not one.of_layer and (not one.only or one.only == c.choose) then
                 for _, size in ipairs(one.shape) do count = count * (sizes[size] or size) end
                 tables[#tables + 1] = { name = one.name, at = at, count = count }
                 at = (at + count + 15) // 16 * 16
@@ -355,8 +355,8 @@ local function add_bases(d, c, parts, config)
     d.is_split, d.in_set = parts.extra and parts.extra.splits or false, config.in_set or false
     d.piece = parts.transform and parts.transform.number and not d.is_split and c.transform_number
         or 0
-    -- On the host a shift that depends on a row's position is the runtime's: kernels see rows
-    -- without it.
+    -- On the host a shift that depends on a row's position, or on other rows, is the runtime's:
+    -- kernels see rows without it.
     d.by_position = parts.shift and parts.shift.by_position
     -- Keys that are turned when they are read, have slots or a calibrated book: the runtime scores
     -- them, restored.
@@ -368,7 +368,8 @@ local function add_bases(d, c, parts, config)
     d.unrotated = parts.place and parts.place.unrotated
     d.slots = parts.extra and parts.extra.sparse and c.extra_number or 0
     d.calibrated_book = parts.levels.calibrated or false
-    d.shift = not d.by_position and parts.shift or nil
+    local runtimes = d.by_position or parts.shift and parts.shift.predicts
+    d.shift = not runtimes and parts.shift or nil
     d.tables, d.record_floats = derive_tables(c, parts)
     d.is_plain = not d.shift and not parts.transform      -- rows are stored as they come
     -- Queries have one copy of their own: the one in the basis of all rows.

@@ -640,9 +640,10 @@ typedef struct kvl_append_desc {
 
 // Appends rows to one layer of a batch of sequences, and encodes every chunk that is complete.
 // - k and v are borrowed until the call returns; on target cuda until the stream has done its work.
-// - errors: KVL_BAD_ARGUMENT (also: a row that is not finite, with sequence, row, head, channel),
-//   KVL_NO_MEMORY, KVL_DEVICE; no sequence has changed then (on target cuda see CUDA; there what is
-//   left of a group that kvl_truncate has cut may be in the tail).
+// - errors: KVL_BAD_ARGUMENT (also: a row that is not finite, with sequence, row, head, channel; a
+//   row that shift=predicted predicts from one that the layer below has not yet), KVL_NO_MEMORY,
+//   KVL_DEVICE; no sequence has changed then (on target cuda see CUDA; there what is left of a
+//   group that kvl_truncate has cut may be in the tail).
 KVL_API kvl_status kvl_append(kvl_cache* cache, const kvl_append_desc* desc);
 
 typedef struct kvl_attend_desc {
@@ -1183,6 +1184,7 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_store.h"
 #include "kvl_prefix.h"
 #include "kvl_settle.h"
+#include "kvl_predict.h"
 #include "kvl_ops.h"
 #include "kvl_rope.h"
 #include "kvl_tiles.h"

@@ -140,6 +140,12 @@ KVL__FN int kvl__is_unrotated(const kvl__codec* c)
     return c->words[KVL__STAGE_PLACE] == KVL__PLACE_PRE_ROPE;
 }
 
+// Whether rows are stored without what the layer below and the key say of them.
+KVL__FN int kvl__is_predicted(const kvl__codec* c)
+{
+    return c->words[KVL__STAGE_SHIFT] == KVL__SHIFT_PREDICTED;
+}
+
 // Whether what is stored of a row depends on its position.
 KVL__FN int kvl__is_by_position(const kvl__codec* c)
 {
@@ -1015,6 +1021,27 @@ KVL__FN kvl_status kvl__check_across(const kvl__parse* p, const kvl__codec* c, c
     return KVL_OK;
 }
 
+// What rows that are predicted ask of the other stages.
+KVL__FN kvl_status kvl__check_predicted(const kvl__parse* p, const kvl__codec* c, char side)
+{
+    static const int lone[] = { KVL__STAGE_CHOOSE, KVL__STAGE_EXTRA };
+    if (!kvl__is_predicted(c)) return KVL_OK;
+    if (side == 'k' && !kvl__is_unrotated(c))
+        return KVL__SPEC_FAIL(p, "k.shift = predicted: needs k.place = pre_rope, not %s",
+                              kvl__word_of(c, KVL__STAGE_PLACE)->name);
+    for (int i = 0; i < 2; ++i)
+        if (c->words[lone[i]] != 0)
+            return KVL__SPEC_FAIL(p, "%c.shift = predicted: needs %c.%s = none, not %s", side, side,
+                                  kvl__stages[lone[i]].name, kvl__word_of(c, lone[i])->name);
+    if (c->words[KVL__STAGE_AXIS] != KVL__AXIS_PER_TOKEN)
+        return KVL__SPEC_FAIL(p, "%c.shift = predicted: needs %c.axis = per_token", side, side);
+    if (p->config->num_kv_heads * c->head_dim > KVL__MAX_LAYER_CHANNELS)
+        return KVL__SPEC_FAIL(p, "%c.shift = predicted: %d KV heads of %d channels: a layer must "
+                              "have at most %d", side, p->config->num_kv_heads, c->head_dim,
+                              KVL__MAX_LAYER_CHANNELS);
+    return KVL_OK;
+}
+
 // Words that one side alone can have.
 KVL__FN kvl_status kvl__check_sides(const kvl__parse* p, const kvl__codec* c, char side)
 {
@@ -1073,6 +1100,7 @@ KVL__FN kvl_status kvl__check_side(const kvl__parse* p, kvl__codec* c, char side
     KVL__TRY(kvl__check_plane(p, c, side));
     KVL__TRY(kvl__check_sketch(p, c, side));
     KVL__TRY(kvl__check_across(p, c, side));
+    KVL__TRY(kvl__check_predicted(p, c, side));
     KVL__TRY(kvl__check_beside(p, c, side));
     return c->words[KVL__STAGE_CHOOSE] == KVL__CHOOSE_NONE ? KVL_OK
                                                            : kvl__check_choice(p, c, side);
@@ -1198,6 +1226,10 @@ KVL__FN kvl_status kvl__config_parse(kvl_context* ctx, int layer, const kvl_laye
     KVL__TRY(kvl__check_side(&p, &config->side[0], 'k'));
     if (desc->values_in_keys) KVL__TRY(kvl__values_in_keys(&p, config));
     else KVL__TRY(kvl__check_side(&p, &config->side[1], 'v'));
+    if (kvl__is_predicted(&config->side[0]) != kvl__is_predicted(&config->side[1]))
+        return KVL__SPEC_FAIL(&p, "k.shift = %s, v.shift = %s: predicted goes with predicted",
+                              kvl__word_of(&config->side[0], KVL__STAGE_SHIFT)->name,
+                              kvl__word_of(&config->side[1], KVL__STAGE_SHIFT)->name);
     if (config->auto_bits) KVL__TRY(kvl__check_auto_bits(&p, config));
     return kvl__check_windows(&p, config);
 }

@@ -821,7 +821,7 @@ KVL__FN kvl_status kvl__derive_table(kvl_calibration* cal, const kvl_derive_desc
     const kvl_derivation* d = kvl__derivation_find(desc, a);
     KVL__REQUIRE(ctx, d, KVL_UNSUPPORTED, "layer %d: %c.%s = %s: nothing here makes its table '%s' "
                  "from statistics", w->layer, side, a->stage, a->word, a->table);
-    KVL__TRY(kvl__check_unrotated(ctx, a, d));
+    if (!w->of_layer) KVL__TRY(kvl__check_unrotated(ctx, a, d));    // else rows are not theirs
     // The whole sample: another codec may ask for more of it.
     const int num_samples = a->stats->layers[w->layer].heads[0].queries.num;
     if (kvl__is_sample_table(w->name) && a->shape[0] < num_samples) a->shape[0] = num_samples;

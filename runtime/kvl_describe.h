@@ -68,20 +68,23 @@ KVL__FN uint64_t kvl__estimate_uses(const kvl_cache* cache, int num_seqs, int64_
 KVL__FN uint64_t kvl__estimate_seq(const kvl_cache* cache, int64_t num_rows)
 {
     uint64_t bytes = kvl__seq_bytes(cache) + kvl__records_of_seq_bytes(cache);
-    int64_t list = 0;                                     // pages that are handed in
+    int64_t list = 0, restored = 0;                       // pages that are handed in; rows
     for (int i = 0; i < cache->num_layers; ++i) {
         const kvl__layer* l = &cache->layers[i];
         int64_t left;
         if (!l->active) continue;
         const int64_t pages = kvl__estimate_pages(l, num_rows, &left);
         bytes += kvl__window_alloc_bytes(cache, l);
+        if (kvl__predicts(&l->config))
+            restored = kvl__max_i64(restored, kvl__restored_rows(l, kvl__quantized_rows(
+                                                                     &l->config, num_rows)));
         if (cache->num_pages) list = kvl__max_i64(list, pages);
         else bytes += (uint64_t)left * kvl__page_alloc_bytes(l);
         const int64_t entries = kvl__table_entries(left);
         bytes += kvl__table_bytes(entries) + kvl__device_table_bytes(cache, entries);
     }
     bytes += (uint64_t)list * sizeof(int32_t);
-    return bytes;
+    return bytes + kvl__restored_bytes(cache, restored);
 }
 
 KVL__FN kvl_status kvl__estimate_cache(kvl_cache* cache, const kvl_cache_desc* desc, int num_seqs,
@@ -93,7 +96,7 @@ KVL__FN kvl_status kvl__estimate_cache(kvl_cache* cache, const kvl_cache_desc* d
     for (int i = 0; i < cache->num_layers; ++i)
         *bytes += cache->layers[i].record_bytes + cache->layers[i].head_bytes +
                   cache->layers[i].turns_bytes + cache->layers[i].pool_bytes +
-                  cache->layers[i].pool_device_bytes;
+                  cache->layers[i].pool_device_bytes + cache->layers[i].predictor_bytes;
     *bytes += kvl__scratch_sizes(cache, kvl_context_threads(cache->ctx));
     *bytes += (uint64_t)kvl__slots_for(num_seqs) * sizeof *cache->slots;
     const uint64_t seq_bytes = kvl__estimate_seq(cache, num_rows);
@@ -147,7 +150,7 @@ KVL__FN void kvl__layer_info_of(const kvl__config* c, int generated, kvl_layer_i
     out->chunk_len = c->chunk_len;
     out->page_size = c->page_size;
     out->uses_generated = generated;
-    out->needs_calibration = c->auto_bits || kvl__records_bytes(c) > 0 ||
+    out->needs_calibration = c->auto_bits || kvl__records_bytes(c) > 0 || kvl__predicts(c) ||
                              (c->num_stored == 2 && kvl__folds_tables(&c->side[1]));
     if (c->num_stored == 2 && c->side[1].words[KVL__STAGE_TRANSFORM] != KVL__TRANSFORM_NONE)
         out->value_basis = kvl__is_folded(&c->side[1]) ? KVL_BASIS_FOLDED : KVL_BASIS_OF_CACHE;

@@ -196,6 +196,8 @@ KVL__FN uint64_t kvl__records_hash(const kvl__layer* l)
         if (bytes) hash = XXH3_64bits_withSeed(l->tables[side], bytes, hash);
     }
     if (l->turns) hash = XXH3_64bits_withSeed(l->turns, l->turns_bytes, hash);
+    if (l->predictors[0])
+        hash = XXH3_64bits_withSeed(l->predictors[0], l->predictor_bytes, hash);
     return hash;
 }
 
@@ -574,7 +576,9 @@ KVL__PUBLIC kvl_status kvl_offload(kvl_cache* cache, const kvl_save_desc* d)
             kvl__table_leave(cache, l, seq->layers[k].table);
             kvl__window_free(cache, l, &seq->layers[k]);
             memset(&seq->layers[k], 0, sizeof seq->layers[k]);
+            seq->layers[k].owner = seq;
         }
+        kvl__restored_free(cache, seq);
         seq->away = kvl__away_mark(total, i);
     }
     return kvl__device_end(cache);

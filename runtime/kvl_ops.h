@@ -6,6 +6,7 @@
 #ifndef KVL_OPS_H
 #define KVL_OPS_H
 
+#include "kvl_predict.h"
 #include "kvl_settle.h"
 #include "kvl_shift.h"
 #include "kvl_sketch.h"
@@ -252,6 +253,7 @@ KVL__FN kvl_status kvl__layers_configure(kvl_cache* cache, const kvl_cache_desc*
         kvl__layer_sizes(l, desc->keep_len);
         l->release_slack = desc->release_windows && l->desc.window_len ? desc->keep_len + 1 : 0;
     }
+    KVL__TRY(kvl__layers_predict(cache, desc->release_windows));
     return desc->num_pages ? kvl__pools_configure(cache, desc->num_pages) : KVL_OK;
 }
 
@@ -292,6 +294,7 @@ KVL__PUBLIC void kvl_cache_free(kvl_cache* cache)
         kvl__cache_release(cache, cache->layers[i].records, cache->layers[i].record_bytes);
         kvl__cache_release(cache, cache->layers[i].head_numbers, cache->layers[i].head_bytes);
         kvl__cache_release(cache, cache->layers[i].turns, cache->layers[i].turns_bytes);
+        kvl__cache_release(cache, cache->layers[i].predictors[0], cache->layers[i].predictor_bytes);
     }
     kvl__cache_release(cache, cache->layers, (uint64_t)cache->num_layers * sizeof *cache->layers);
     KVL_ASSERT(cache->bytes == sizeof *cache);
@@ -330,6 +333,7 @@ KVL__FN kvl_status kvl__cache_build(kvl_cache* cache, const kvl_cache_desc* desc
         KVL__TRY(kvl__layer_heads(cache, &cache->layers[i]));
         KVL__TRY(kvl__layer_turns(cache, &cache->layers[i], desc->layers[i].rope));
         KVL__TRY(kvl__layer_records(cache, &cache->layers[i], desc->calibration));
+        KVL__TRY(kvl__layer_predictors(cache, &cache->layers[i], desc->calibration));
     }
     for (int i = 0; cache->num_pages && i < cache->num_layers; ++i) {
         kvl__layer* l = &cache->layers[i];
@@ -850,8 +854,33 @@ KVL__FN void kvl__encode_across(const kvl__append_job* job, const kvl__seq_layer
     }
 }
 
-// A sequence whose keys are encoded with those of all heads: one item has all its heads.
-KVL__FN void kvl__append_across(const kvl__append_job* job, const kvl__append_seq* a, int thread)
+// Encodes the oldest num_rows rows of the tails of all heads, which are predicted from other rows.
+KVL__FN void kvl__encode_predicted(const kvl__append_job* job, kvl__seq_layer* s, int64_t at,
+                                   int64_t num_rows)
+{
+    const int64_t page_size = job->l->config.page_size;
+    for (int64_t done = 0; done < num_rows; ++done)
+        if (s->table && (at + done) / page_size >= s->table->first)
+            kvl__restored_encode(job->cache, job->l, s, at + done, done);
+}
+
+// Encodes the oldest num_rows rows of the tails of all heads.
+KVL__FN void kvl__encode_together(const kvl__append_job* job, kvl__seq_layer* s, int thread,
+                                  int64_t at, int64_t num_rows)
+{
+    if (kvl__predicts(&job->l->config)) {
+        kvl__encode_predicted(job, s, at, num_rows);
+        return;
+    }
+    kvl__encode_across(job, s, thread, at, num_rows);
+    for (int head = 0; head < job->l->config.num_kv_heads; ++head) {
+        const kvl__windows w = kvl__windows_of(job->l, s, head);
+        kvl__encode_tail(job, s, head, 1, thread, &w, at, num_rows);
+    }
+}
+
+// A sequence whose rows are encoded with those of all heads: one item has all its heads.
+KVL__FN void kvl__append_together(const kvl__append_job* job, const kvl__append_seq* a, int thread)
 {
     const kvl__layer* l = job->l;
     const kvl__config* c = &l->config;
@@ -868,10 +897,9 @@ KVL__FN void kvl__append_across(const kvl__append_job* job, const kvl__append_se
         if (tail_at + 1 < l->tail_rows && r + 1 < a->num_rows) continue;
         const int64_t due = kvl__quantized_rows(c, rows + 1) - quantized;
         if (due <= 0) continue;
-        kvl__encode_across(job, a->s, thread, quantized, due);
+        kvl__encode_together(job, a->s, thread, quantized, due);
         for (int head = 0; head < c->num_kv_heads; ++head) {
             const kvl__windows w = kvl__windows_of(l, a->s, head);
-            kvl__encode_tail(job, a->s, head, 1, thread, &w, quantized, due);
             kvl__move_tail(l, &w, due, tail_at + 1);
         }
         quantized += due;
@@ -885,8 +913,8 @@ KVL__FN void kvl__append_item(void* arg, int64_t item, int thread)
     const kvl__config* c = &l->config;
     const int head = (int)(item % c->num_kv_heads);
     const kvl__append_seq* a = &job->seqs[item / c->num_kv_heads];
-    if (kvl__is_across(&c->side[0])) {
-        if (head == 0) kvl__append_across(job, a, thread);
+    if (kvl__is_across(&c->side[0]) || kvl__predicts(c)) {
+        if (head == 0) kvl__append_together(job, a, thread);
         return;
     }
     const kvl__windows w = kvl__windows_of(l, a->s, head);
@@ -1082,6 +1110,26 @@ KVL__FN void kvl__append_each(kvl__append_job* job, int64_t num_rows, kvl__body 
         kvl__parallel(job->cache->ctx, items, body, job);
 }
 
+// Rows that are predicted from the layer below come when they have come there.
+KVL__FN kvl_status kvl__append_check_below(const kvl__append_job* job)
+{
+    kvl_cache* cache = job->cache;
+    const kvl__layer* l = job->l;
+    for (int i = 0; kvl__predicts(&l->config) && i < job->num_seqs; ++i) {
+        const kvl__append_seq* a = &job->seqs[i];
+        const int64_t rows = a->s->now.rows + a->num_rows;
+        const int64_t below = l->below < 0 ? rows : a->s->owner->layers[l->below].now.rows;
+        if (a->num_rows == 0) continue;
+        KVL__REQUIRE(cache->ctx, below >= rows, KVL_BAD_ARGUMENT, "layer %d: k.shift = predicted: "
+                     "sequence %d of the batch would have %lld rows, which are predicted from "
+                     "those of layer %d: it has %lld: append to it first", l->number, i,
+                     (long long)rows, l->below, (long long)below);
+        KVL__TRY(kvl__restored_room(cache, l, a->s->owner, kvl__grown(
+            &l->config, &a->s->now, a->num_rows, l->keep_rows).quantized));
+    }
+    return KVL_OK;
+}
+
 KVL__FN kvl_status kvl__append_check(kvl__append_job* job, const kvl_append_desc* d,
                                      int64_t* num_rows)
 {
@@ -1099,7 +1147,7 @@ KVL__FN kvl_status kvl__append_check(kvl__append_job* job, const kvl_append_desc
                               &job->side[1]));
     if (ctx->gpu) return KVL_OK;                        // kernels note what is not finite
     kvl__append_each(job, *num_rows, kvl__append_check_item);
-    return job->bad ? kvl__append_bad_row(job) : KVL_OK;
+    return job->bad ? kvl__append_bad_row(job) : kvl__append_check_below(job);
 }
 
 // Moments are weighted by attention, which looks further back in a longer text.
@@ -1288,7 +1336,7 @@ KVL__FN void kvl__merge(const kvl__attend_job* job, const kvl__query* query, int
     }
     memset(acc, 0, (size_t)(heads * dim) * sizeof *acc);
     kvl__add_parts(job, item, 0, num_parts - 1, most, acc);
-    if (num_parts > 1) {
+    if (num_parts > 1 && !kvl__predicts(&l->config)) {
         kvl__basis_args basis;
         basis.codec = &l->config.side[1];
         basis.tables = kvl__record_of(l, 1, head);
@@ -1401,7 +1449,9 @@ KVL__FN void kvl__attend_pages(const kvl__attend_job* job, const kvl__query* que
                                kvl__basis_args* basis, int ready, kvl__attend_args* a)
 {
     const kvl__layer* l = job->l;
-    if (l->turns) {
+    if (kvl__predicts(&l->config)) {
+        kvl__attend_restored_rows(l, query->s, head, a->position + query->position, a);
+    } else if (l->turns) {
         kvl__attend_restored(job, query, head, basis, a);
     } else if (kvl__is_by_position(&l->config.side[0])) {
         kvl__attend_by_position(job, query, basis, a);
@@ -1510,6 +1560,7 @@ KVL__FN void kvl__attend_add(kvl__attend_job* job, const kvl__seq_layer* s, int6
     if (job->num_queries == KVL__WAVE_ROWS || job->num_items + parts > cache->max_parts)
         kvl__attend_wave(job);
     kvl__query* query = &cache->wave[job->num_queries++];
+    kvl__restored_reach(cache, job->l, s, v.page_begin, v.page_end);
     query->s = s;
     query->v = v;
     query->row = row;
@@ -1577,6 +1628,8 @@ KVL__FN kvl_status kvl__check_attend_seqs(const kvl_cache* cache, const kvl_atte
         KVL__REQUIRE(cache->ctx, begin >= 0 && end >= begin, KVL_BAD_ARGUMENT,
                      "row_begins[%d] = %lld, row_ends[%d] = %lld: must be a range of rows", i,
                      (long long)begin, i, (long long)end);
+        KVL__TRY(kvl__restored_room((kvl_cache*)(uintptr_t)cache, &cache->layers[d->layer], seq,
+                                    now->quantized));
         if (q_len > 0)
             KVL__TRY(kvl__check_released(cache, &cache->layers[d->layer], now, i, d->q_positions
                                          ? d->q_positions[i] : rows - q_len, q_len));
@@ -1685,7 +1738,7 @@ KVL__FN void kvl__decode_side(const kvl__layer* l, const kvl__seq_layer* s, int 
     a->num_rows = num;
     const kvl__codec* c = &l->config.side[side];
     float* rows = a->rows;
-    if (kvl__is_across(c)) a->rows = NULL;
+    if (kvl__is_across(c) || kvl__is_predicted(c)) a->rows = NULL;
     (side ? l->program.decode_values : l->program.decode_keys)(a);
     a->rows = rows;
     if (rows && kvl__is_across(c)) {
@@ -1693,6 +1746,8 @@ KVL__FN void kvl__decode_side(const kvl__layer* l, const kvl__seq_layer* s, int 
         kvl__across_decode(&all, kvl__page_at(s, row / page_size), a->page_size, head,
                            a->first_row, num, rows);
     }
+    for (int r = 0; rows && kvl__is_predicted(c) && r < num; ++r)
+        kvl__restored_row(l, s, side, head, row + r, rows + r * c->head_dim);
     if (kvl__sketches(c)) kvl__sketch_restore(a);
     for (int r = 0; a->rows && kvl__is_unrotated(c) && r < num; ++r)
         kvl__turn_row(l->turns, c->head_dim, l->config.sink_len + row + r, 1,
@@ -1829,6 +1884,9 @@ KVL__PUBLIC kvl_status kvl_restore(kvl_cache* cache, int layer, kvl_seq handle, 
         KVL__TRY(kvl__view_of(cache->ctx, side ? "v" : "k", &out, c->num_kv_heads,
                               side ? c->value_dim : c->side[0].head_dim, &jobs[side].out));
     }
+    KVL__TRY(kvl__restored_room(cache, jobs[0].l, seq, s->now.quantized));
+    kvl__restored_reach(cache, jobs[0].l, s, kvl__max_i64(first - sink, gone),
+                        kvl__min_i64(first + num - sink, s->now.quantized));
     for (int side = 0; side < 2; ++side) {
         if (!jobs[side].out.data) continue;
         if (kvl__on_device(cache)) KVL__TRY(kvl__device_restore_side(cache, &jobs[side]));

@@ -128,6 +128,7 @@ KVL__FN void kvl__prefill_start(kvl__prefill* p, int64_t num_rows)
         const kvl__append_seq* from = p->origins[i];
         const uint64_t at = (uint64_t)i * p->layer.window_bytes;
         kvl__seq_layer* s = &p->seqs[i];
+        s->owner = from->s->owner;
         s->now = from->s->now;
         s->table = from->s->table;
         s->window = on_device ? (unsigned char*)(uintptr_t)(p->device + p->device_windows + at)

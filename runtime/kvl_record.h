@@ -14,6 +14,7 @@ enum { KVL__TABLE_UNIT = 16, KVL__SIDE_BYTES = 256 };
 // What a layer asks for: numbers [num_kv_heads, shape...] of one side.
 typedef struct kvl__wanted_table {
     int32_t layer, side, num_kv_heads, rank;
+    int32_t of_layer;                    // kvl__table_desc.of_layer
     int64_t shape[KVL__TABLE_RANK];
     char    name[KVL__SIDE_BYTES + 32];  // "mean"; of a table that depends on the composition, its
                                          // name, '@' and the side's text, as far as it depends
@@ -88,10 +89,12 @@ KVL__FN int kvl__table_is_needed(const kvl__codec* c, const kvl__table_desc* tab
     return table->only == 0 || table->only == c->words[KVL__STAGE_CHOOSE];
 }
 
-// Whether kernels read it: those of a transform that the weights have they do not.
+// Whether kernels read it: those of a transform that the weights have they do not, nor what the
+// runtime takes from rows before.
 KVL__FN int kvl__table_is_read(const kvl__codec* c, int stage, const kvl__table_desc* table)
 {
-    return kvl__table_is_needed(c, table) && !(stage == KVL__STAGE_TRANSFORM && kvl__is_folded(c));
+    return kvl__table_is_needed(c, table) && !table->of_layer &&
+           !(stage == KVL__STAGE_TRANSFORM && kvl__is_folded(c));
 }
 
 KVL__FN int64_t kvl__table_count(const kvl__codec* c, int stage, const kvl__table_desc* table)
@@ -127,6 +130,26 @@ KVL__FN uint64_t kvl__records_bytes(const kvl__config* c)
     return floats ? (uint64_t)(floats * c->num_kv_heads) * sizeof(float) + 63 : 0;
 }
 
+// Whether rows are predicted from those of other layers.
+KVL__FN int kvl__predicts(const kvl__config* c)
+{
+    return c->num_stored == 2 && kvl__is_predicted(&c->side[0]);
+}
+
+// What a side's rows are predicted from: keys of all heads, for values also values, and 1.
+KVL__FN int64_t kvl__num_inputs(const kvl__config* c, int side)
+{
+    return c->num_kv_heads * (c->side[0].head_dim + (side ? c->side[1].head_dim : 0)) + 1;
+}
+
+KVL__FN uint64_t kvl__predictor_bytes(const kvl__config* c)
+{
+    int64_t floats = 0;
+    for (int side = 0; kvl__predicts(c) && side < 2; ++side)
+        floats += c->num_kv_heads * kvl__num_inputs(c, side) * c->side[side].head_dim;
+    return (uint64_t)floats * sizeof(float);
+}
+
 KVL__FN void kvl__table_want(const kvl__config* config, int layer, int side, int stage,
                              const kvl__table_desc* table, kvl__wanted_table* w)
 {
@@ -136,8 +159,10 @@ KVL__FN void kvl__table_want(const kvl__config* config, int layer, int side, int
     w->side = side;
     w->num_kv_heads = config->num_kv_heads;
     w->rank = table->rank;
+    w->of_layer = table->of_layer;
     for (int i = 0; i < table->rank; ++i)
-        w->shape[i] = kvl__table_size(c, stage, table->shape[i]);
+        w->shape[i] = table->shape[i] == KVL__SIZE_INPUTS
+            ? kvl__num_inputs(config, side) : kvl__table_size(c, stage, table->shape[i]);
     kvl__append_text(w->name, sizeof w->name, "%s", table->name);
     if (table->depends || kvl__is_unrotated(c)) {      // keys before RoPE have tables of their own
         char text[KVL__SIDE_BYTES];

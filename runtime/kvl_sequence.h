@@ -323,6 +323,8 @@ KVL__PUBLIC kvl_status kvl_truncate(kvl_cache* cache, kvl_seq handle, int64_t nu
         const kvl__change change = kvl__change_of_cut(&cut);
         if (status != KVL_OK) kvl__pages_drop(cache, l, &seq->layers[i], &change);
         else kvl__cut_layer(cache, l, &seq->layers[i], &cut);
+        if (status == KVL_OK && kvl__predicts(&l->config))
+            kvl__restored_cut(seq, seq->layers[i].now.quantized);
     }
     return status != KVL_OK ? status : kvl__device_done(cache);
 }

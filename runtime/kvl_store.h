@@ -105,6 +105,11 @@ typedef struct kvl__layer {
     int64_t              record_floats[2];
     float*               head_numbers;        // what desc.sink_logits and alibi_slopes point at
     uint64_t             head_bytes;
+    int                  number;              // of the layer
+    int                  below, above;        // that it is predicted from, and from it; < 0: none
+    int                  lowest;              // of those below, or itself
+    float*               predictors[2];       // [num_kv_heads, inputs, head_dim] of a side
+    uint64_t             predictor_bytes;     // of both, allocated as one
     double*              turns;               // of keys that are scored restored, see kvl_rope.h
     uint64_t             turns_bytes;
     uint64_t             device_tables[2];    // the same on a device
@@ -123,6 +128,7 @@ typedef struct kvl__layer {
 } kvl__layer;
 
 typedef struct kvl__seq_layer {
+    struct kvl__seq* owner;        // whose part it is
     kvl__extent    now;
     unsigned char* window;         // window_bytes; on the host a count of sequences before them
     kvl__table*    table;          // NULL: no pages
@@ -135,6 +141,13 @@ typedef struct kvl__seq_layer {
     unsigned char* own_window;     // takes the place of window
 } kvl__seq_layer;
 
+// What is restored of rows that are predicted from other layers', see kvl_predict.h.
+typedef struct kvl__restored {
+    int64_t   rows, dims;          // that there is room for; values of a row
+    int32_t*  layers;              // [rows] 1 + the layer that a row is restored in; 0: none
+    uint16_t* values;              // [rows, dims] keys of all heads before RoPE, then values
+} kvl__restored;
+
 typedef struct kvl__seq {
     uint32_t        generation;    // high half of its handle
     uint64_t        away;          // what kvl_reload compares; 0: the rows are here
@@ -143,6 +156,7 @@ typedef struct kvl__seq {
     uint64_t        records;       // of the layers, on a device
     int32_t*        pages;         // [num_pages] as the engine handed them in; < 0: none
     int64_t         num_pages;
+    kvl__restored   restored;
 } kvl__seq;
 
 // One query row of a wave.
@@ -217,6 +231,7 @@ struct kvl_cache {
     uintptr_t    user;                  // of KVLOOM_DEBUG: the thread that is in a call; 0: none
     int          user_depth;            // calls on the cache that are within each other
     int          is_loose;              // kvl_settle.h has work
+    int64_t      restored_dims;         // of kvl__restored; 0: no rows are predicted
     uint64_t     bytes, peak_bytes, page_bytes, window_bytes;
 };
 
@@ -767,8 +782,26 @@ KVL__FN void kvl__record_update(kvl_cache* cache, kvl__seq_layer* s, int counts)
                      &s->is_stale);
 }
 
+// Rows that a sequence with so many quantized rows has room for.
+KVL__FN int64_t kvl__restored_rows(const kvl__layer* l, int64_t quantized)
+{
+    return kvl__table_entries(kvl__num_pages(&l->config, quantized)) * l->config.page_size;
+}
+
+KVL__FN uint64_t kvl__restored_bytes(const kvl_cache* cache, int64_t rows)
+{
+    return (uint64_t)rows * (sizeof(int32_t) + 2u * (uint64_t)cache->restored_dims);
+}
+
+KVL__FN void kvl__restored_free(kvl_cache* cache, kvl__seq* seq)
+{
+    kvl__cache_release(cache, seq->restored.layers, kvl__restored_bytes(cache, seq->restored.rows));
+    memset(&seq->restored, 0, sizeof seq->restored);
+}
+
 KVL__FN void kvl__seq_release(kvl_cache* cache, kvl__seq* seq)
 {
+    kvl__restored_free(cache, seq);
     for (int i = 0; i < cache->num_layers; ++i) {
         const kvl__layer* l = &cache->layers[i];
         kvl__seq_layer* s = &seq->layers[i];
@@ -881,6 +914,7 @@ KVL__FN kvl__seq* kvl__seq_make(kvl_cache* cache, const kvl__seq* from)
     for (int i = 0; i < cache->num_layers; ++i) {
         const kvl__layer* l = &cache->layers[i];
         kvl__seq_layer* s = &seq->layers[i];
+        s->owner = seq;
         if (from) {
             s->now = from->layers[i].now;
             s->table = from->layers[i].table;

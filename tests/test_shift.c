@@ -174,7 +174,8 @@ Test(shift, what_it_cannot_serve_is_refused)
 {
     static const struct { const char *spec, *words; } bad[] = {
         { "kivi:v.shift=rotating-mean", "v.shift = rotating-mean: is for keys alone" },
-        { "kivi:k.shift=rotating_mean", "must be one of none, mean, middle, rotating-mean" },
+        { "kivi:k.shift=rotating_mean", "must be one of none, mean, middle, predicted, "
+                                        "rotating-mean" },
         { "flagrot-kivi:k.shift=rotating-mean", "needs k.choose = none" },
         { "kivi:k.shift=rotating-mean,kg512", "at most 256" },
     };

@@ -330,6 +330,7 @@ static void make_table(const kvl__wanted_table* w, int head, test_lcg* lcg, int6
         const int bell = test_bell(lcg);
         x[i] = (float)bell / 4096.0f;
         if (is_table(w, "queries")) x[i] /= 8.0f;
+        else if (is_table(w, "predicted")) x[i] /= 32.0f;
         else if (is_table(w, "query_lse")) x[i] += 4.0f;
         else if (is_table(w, "choice")) x[i] = bell > (i + 1 < count ? 0 : 2048) ? 1.0f : 0.0f;
     }

@@ -83,7 +83,7 @@ end
 
 -- Sizes of a table that follow from the codec; other sizes are numbers.
 local sizes = { dim = "KVL__SIZE_DIM", number = "KVL__SIZE_NUMBER",
-                choices = "KVL__SIZE_CHOICES" }
+                choices = "KVL__SIZE_CHOICES", inputs = "KVL__SIZE_INPUTS" }
 
 -- What a table depends on beside the model, as the bits of kvl__table_desc.depends: stages, the
 -- bits of a code, the base that scales are steps of, whether rows are shifted by their position,
@@ -111,8 +111,8 @@ local function table_entries(part)
         local shape = {}
         for j, size in ipairs(one.shape) do
             if not sizes[size] and math.type(size) ~= "integer" then
-                fail("%s: tables[%d].shape[%d] = %s: must be dim, number, choices or a whole "
-                     .. "number", part.path, i, j, tostring(size))
+                fail("%s: tables[%d].shape[%d] = %s: must be dim, number, choices, inputs or a "
+                     .. "whole number", part.path, i, j, tostring(size))
             end
             shape[j] = sizes[size] or tostring(size)
         end
@@ -124,14 +124,15 @@ local function table_entries(part)
             only = index.choose[one.only]
             if not only then fail("%s: only = %s: no word of choose", part.path, one.only) end
         end
-        entries[i] = ('    { "%s", %d, { %s }, %s, %d, %d },'):format(
+        entries[i] = ('    { "%s", %d, { %s }, %s, %d, %d, %d },'):format(
             one.name, #shape, table.concat(shape, ", "), depends(part, one.per_codec),
-            one.transposed and 1 or 0, only)
+            one.transposed and 1 or 0, only, one.of_layer and 1 or 0)
     end
     return entries
 end
 
-line("\nenum { KVL__SIZE_DIM = -1, KVL__SIZE_NUMBER = -2, KVL__SIZE_CHOICES = -3 };")
+line("\nenum { KVL__SIZE_DIM = -1, KVL__SIZE_NUMBER = -2, KVL__SIZE_CHOICES = -3,")
+line("       KVL__SIZE_INPUTS = -4 };")
 line("enum { KVL__TABLE_RANK = 2 };")
 line("enum {")
 line("    KVL__DEPENDS_ALL = -1, KVL__DEPENDS_BITS = %d, KVL__DEPENDS_BASE = %d,", depends_on.bits,
@@ -146,6 +147,7 @@ line("    int32_t     depends;                   // 0: the model alone; bit i: t
 line("                                           // stage i; KVL__DEPENDS_: more")
 line("    int32_t     transposed;                // in the record it is [shape[1], shape[0]]")
 line("    int32_t     only;                      // with this word of choose; 0: with any")
+line("    int32_t     of_layer;                  // in no record: the runtime alone reads it")
 line("} kvl__table_desc;\n")
 -- The name of a word's tables in C.
 local function tables_of(stage, word)

@@ -1,0 +1,314 @@
+// kvl_predict.h -- rows without what the layer below and the key say of them, and rows restored.
+//
+// gen/parts/predicted.lua has the definition.  What is restored of a row of a layer follows from
+// its codes there and from what is restored of it in the layer below.  A sequence keeps, row by
+// row, the layer that it was restored in last and what that gave: the next layer goes on from it.
+
+#ifndef KVL_PREDICT_H
+#define KVL_PREDICT_H
+
+#include "kvl_store.h"
+#include "kvl_turn.h"
+
+// CREATION
+
+// A layer is predicted from the next lower one that has KV heads, which must be like it.
+KVL__FN kvl_status kvl__check_below(kvl_context* ctx, const kvl__layer* l, const kvl__layer* below)
+{
+    const kvl__config *a = &l->config, *b = &below->config;
+    for (int side = 0; side < 2; ++side)
+        KVL__REQUIRE(ctx, kvl__is_predicted(&b->side[side]), KVL_BAD_ARGUMENT, "layer %d: "
+                     "%c.shift = predicted: rows are predicted from layer %d, which has %c.shift = "
+                     "%s: must be predicted too", l->number, side ? 'v' : 'k', below->number,
+                     side ? 'v' : 'k', kvl__word_of(&b->side[side], KVL__STAGE_SHIFT)->name);
+    KVL__REQUIRE(ctx, a->num_kv_heads == b->num_kv_heads &&
+                 a->side[0].head_dim == b->side[0].head_dim &&
+                 a->side[1].head_dim == b->side[1].head_dim, KVL_BAD_ARGUMENT, "layer %d: k.shift "
+                 "= predicted: %d KV heads of %d and %d channels: layer %d, from which rows are "
+                 "predicted, has %d of %d and %d", l->number, a->num_kv_heads, a->side[0].head_dim,
+                 a->side[1].head_dim, below->number, b->num_kv_heads, b->side[0].head_dim,
+                 b->side[1].head_dim);
+    KVL__REQUIRE(ctx, a->sink_len == b->sink_len && a->recent_len == b->recent_len &&
+                 a->chunk_len == b->chunk_len && a->side[0].rows == b->side[0].rows,
+                 KVL_BAD_ARGUMENT, "layer %d: k.shift = predicted: sink = %d, recent = %d, chunk = "
+                 "%d, rows = %s: must be those of layer %d, from which rows are predicted: %d, %d, "
+                 "%d, %s", l->number, a->sink_len, a->recent_len, a->chunk_len,
+                 a->side[0].rows ? "bf16" : "f16", below->number, b->sink_len, b->recent_len,
+                 b->chunk_len, b->side[0].rows ? "bf16" : "f16");
+    return KVL_OK;
+}
+
+// Sets what layers are predicted from; release: sliding windows let pages go.
+KVL__FN kvl_status kvl__layers_predict(kvl_cache* cache, int release)
+{
+    int below = -1;
+    for (int i = 0; i < cache->num_layers; ++i) {
+        kvl__layer* l = &cache->layers[i];
+        l->number = i;
+        l->below = l->above = l->lowest = -1;
+        if (!l->active) continue;
+        if (kvl__predicts(&l->config)) {
+            KVL__REQUIRE(cache->ctx, !release, KVL_UNSUPPORTED, "layer %d: k.shift = predicted: "
+                         "release_windows = 1: layers above need the rows that a window lets go",
+                         i);
+            if (below >= 0) KVL__TRY(kvl__check_below(cache->ctx, l, &cache->layers[below]));
+            l->below = below;
+            l->lowest = below < 0 ? i : cache->layers[below].lowest;
+            if (below >= 0) cache->layers[below].above = i;
+            l->predictor_bytes = kvl__predictor_bytes(&l->config);
+            cache->restored_dims = kvl__max_i64(cache->restored_dims, l->config.num_kv_heads *
+                                                kvl__stored_dims(&l->config));
+        }
+        below = i;
+    }
+    return KVL_OK;
+}
+
+// The layer's own copy of its tables, of keys and then of values.
+KVL__FN kvl_status kvl__layer_predictors(kvl_cache* cache, kvl__layer* l,
+                                         const kvl_calibration* calibration)
+{
+    const kvl__table_source* source = (const kvl__table_source*)(const void*)calibration;
+    if (l->predictor_bytes == 0) return KVL_OK;
+    float* at = (float*)kvl__cache_alloc(cache, l->predictor_bytes);
+    if (!at) return KVL_NO_MEMORY;
+    l->predictors[0] = at;
+    for (int side = 0; side < 2; ++side) {
+        const kvl__table_desc* table =
+            &kvl__word_of(&l->config.side[side], KVL__STAGE_SHIFT)->tables[0];
+        const float* found = NULL;
+        kvl__wanted_table wanted;
+        l->predictors[side] = at;
+        kvl__table_want(&l->config, l->number, side, KVL__STAGE_SHIFT, table, &wanted);
+        if (source) KVL__TRY(source->find(cache->ctx, source, &wanted, &found));
+        if (!found)
+            return kvl__table_missing(cache->ctx, &l->config, &wanted, KVL__STAGE_SHIFT, source);
+        const int64_t count = wanted.shape[0] * wanted.shape[1];
+        KVL__TRY(kvl__table_copy(cache->ctx, &wanted, 0, found, count, at));
+        at += count * l->config.num_kv_heads;
+    }
+    return KVL_OK;
+}
+
+// RESTORED ROWS OF A SEQUENCE
+
+KVL__FN uint16_t* kvl__restored_at(const kvl_cache* cache, const kvl__restored* r, int64_t row)
+{
+    return r->values + row * cache->restored_dims;
+}
+
+// Room for the quantized rows of a layer, and whether the layers below have them.
+KVL__FN kvl_status kvl__restored_room(kvl_cache* cache, const kvl__layer* l, kvl__seq* seq,
+                                      int64_t quantized)
+{
+    const int64_t rows = kvl__restored_rows(l, quantized);
+    if (!kvl__predicts(&l->config)) return KVL_OK;
+    for (int m = l->below; m >= 0; m = cache->layers[m].below)
+        KVL__REQUIRE(cache->ctx, seq->layers[m].now.quantized >= quantized, KVL_BAD_ARGUMENT,
+                     "layer %d: k.shift = predicted: %lld rows in pages are predicted from those "
+                     "of layer %d, which has %lld", l->number, (long long)quantized, m,
+                     (long long)seq->layers[m].now.quantized);
+    if (rows <= seq->restored.rows) return KVL_OK;
+    kvl__restored to;
+    to.rows = rows;
+    to.dims = cache->restored_dims;
+    to.layers = (int32_t*)kvl__cache_alloc(cache, kvl__restored_bytes(cache, rows));
+    if (!to.layers) return KVL_NO_MEMORY;
+    to.values = (uint16_t*)(void*)(to.layers + rows);
+    if (seq->restored.rows) {
+        memcpy(to.layers, seq->restored.layers, (size_t)seq->restored.rows * sizeof *to.layers);
+        memcpy(to.values, seq->restored.values,
+               2u * (size_t)(seq->restored.rows * cache->restored_dims));
+    }
+    kvl__restored_free(cache, seq);
+    seq->restored = to;
+    return KVL_OK;
+}
+
+// Rows from `quantized` on have no codes any more, or will have others.
+KVL__FN void kvl__restored_cut(kvl__seq* seq, int64_t quantized)
+{
+    for (int64_t row = quantized; row < seq->restored.rows; ++row) seq->restored.layers[row] = 0;
+}
+
+// p [dim] of a head, from a restored row: keys of all heads, then values.
+KVL__FN void kvl__predict(const kvl__layer* l, int side, int head, const uint16_t* row, float* p)
+{
+    const kvl__config* c = &l->config;
+    const int64_t dim = c->side[side].head_dim, num = kvl__num_inputs(c, side) - 1;
+    const float* table = l->predictors[side] + head * (num + 1) * dim;
+    double sums[KVL__MAX_STORED_DIM];
+    for (int64_t i = 0; i < dim; ++i) sums[i] = (double)table[num * dim + i];
+    for (int64_t n = 0; n < num; ++n, table += dim) {
+        const double x = (double)kvl__row_to_f32(row[n], c->side[0].rows);
+        for (int64_t i = 0; i < dim; ++i) sums[i] += x * (double)table[i];
+    }
+    for (int64_t i = 0; i < dim; ++i) p[i] = (float)sums[i];
+}
+
+KVL__FN uint16_t kvl__f32_to_row(float x, int rows)
+{
+    return rows ? kvl__f32_to_bf16_finite(x) : kvl__f32_to_f16_finite(x);
+}
+
+// Where a row of a layer is, and what it is.
+typedef struct kvl__predicted_row {
+    const kvl__layer*     l;
+    const kvl__seq_layer* s;
+    int64_t               row;         // after the sink
+    int64_t               tail_at;     // of the row, where it is encoded
+} kvl__predicted_row;
+
+// The codes of the row without p, of one head.
+KVL__FN void kvl__predicted_encode(const kvl__predicted_row* r, int side, int head, const float* p)
+{
+    const kvl__codec* c = &r->l->config.side[side];
+    const int64_t page_size = r->l->config.page_size;
+    const uint16_t* from =
+        kvl__windows_of(r->l, r->s, head).tail[side] + r->tail_at * c->head_dim;
+    float x[KVL__MAX_STORED_DIM];
+    uint16_t y[KVL__MAX_STORED_DIM];
+    kvl__encode_args a;
+    for (int i = 0; i < c->head_dim; ++i) x[i] = kvl__row_to_f32(from[i], c->rows);
+    if (side == 0)
+        kvl__turn_row(r->l->turns, c->head_dim, r->l->config.sink_len + r->row, -1, x);
+    for (int i = 0; i < c->head_dim; ++i) y[i] = kvl__f32_to_row(x[i] - p[i], c->rows);
+    memset(&a, 0, sizeof a);
+    a.codec = c;
+    a.tables = kvl__record_of(r->l, side, head);
+    a.rows = y;
+    a.row_stride = c->head_dim;
+    a.page = kvl__page_at(r->s, r->row / page_size) + kvl__side_at(r->l, head, side);
+    a.page_size = r->l->config.page_size;
+    a.first_row = (int32_t)(r->row % page_size);
+    a.num_rows = 1;
+    (side ? r->l->program.encode_values : r->l->program.encode_keys)(&a);
+}
+
+// What is restored of the row in the layer below becomes what is restored of it in this one; with
+// `encodes` its codes are made first.
+KVL__FN void kvl__predicted_step(const kvl__predicted_row* r, int encodes, uint16_t* restored)
+{
+    const kvl__config* c = &r->l->config;
+    const int64_t page_size = c->page_size;
+    uint16_t next[KVL__MAX_LAYER_CHANNELS];
+    for (int side = 0; side < 2; ++side) {
+        const int dim = c->side[side].head_dim;
+        for (int head = 0; head < c->num_kv_heads; ++head) {
+            float p[KVL__MAX_STORED_DIM], y[KVL__MAX_STORED_DIM];
+            kvl__decode_args a;
+            kvl__predict(r->l, side, head, restored, p);
+            if (encodes) kvl__predicted_encode(r, side, head, p);
+            memset(&a, 0, sizeof a);
+            a.codec = &c->side[side];
+            a.tables = kvl__record_of(r->l, side, head);
+            a.page = kvl__page_at(r->s, r->row / page_size) + kvl__side_at(r->l, head, side);
+            a.page_size = c->page_size;
+            a.first_row = (int32_t)(r->row % page_size);
+            a.num_rows = 1;
+            a.rows = y;
+            (side ? r->l->program.decode_values : r->l->program.decode_keys)(&a);
+            for (int i = 0; i < dim; ++i)
+                next[head * dim + i] = kvl__f32_to_row(y[i] + p[i], c->side[side].rows);
+        }
+        memcpy(restored + (side ? c->num_kv_heads * c->side[0].head_dim : 0), next,
+               2u * (size_t)(c->num_kv_heads * dim));
+    }
+}
+
+// Restores a row in layer l, from the layer that it is restored in if that is l or below; -1: what
+// no layer says of it.
+KVL__FN void kvl__restored_reach_row(const kvl_cache* cache, kvl__seq* seq, int l, int64_t row)
+{
+    uint16_t* to = kvl__restored_at(cache, &seq->restored, row);
+    const int has = seq->restored.layers[row] - 1;
+    const int lowest = l < 0 ? -1 : cache->layers[l].lowest;
+    const int goes_on = has >= 0 && has <= l && cache->layers[has].lowest == lowest;
+    int m = goes_on ? cache->layers[has].above : lowest;
+    if (has == l && l >= 0) return;
+    if (!goes_on) memset(to, 0, 2u * (size_t)cache->restored_dims);
+    for (; m >= 0 && m <= l; m = cache->layers[m].above) {
+        kvl__predicted_row r;
+        memset(&r, 0, sizeof r);
+        r.l = &cache->layers[m];
+        r.s = &seq->layers[m];
+        r.row = row;
+        kvl__predicted_step(&r, 0, to);
+    }
+    seq->restored.layers[row] = l + 1;
+}
+
+typedef struct kvl__reach {
+    const kvl_cache* cache;
+    kvl__seq*        seq;
+    int              layer;
+    int64_t          first;
+} kvl__reach;
+
+KVL__FN void kvl__reach_item(void* arg, int64_t item, int thread)
+{
+    const kvl__reach* job = (const kvl__reach*)arg;
+    (void)thread;
+    kvl__restored_reach_row(job->cache, job->seq, job->layer, job->first + item);
+}
+
+// Restores rows [first, end) after the sink in a layer that is predicted; there is room for them.
+KVL__FN void kvl__restored_reach(const kvl_cache* cache, const kvl__layer* l,
+                                 const kvl__seq_layer* s, int64_t first, int64_t end)
+{
+    kvl__reach job = { cache, s->owner, l->number, first };
+    if (!kvl__predicts(&l->config) || first >= end) return;
+    while (job.first < end && s->owner->restored.layers[job.first] == l->number + 1) ++job.first;
+    if (job.first < end) kvl__parallel(cache->ctx, end - job.first, kvl__reach_item, &job);
+}
+
+// Makes the codes of a row whose place in the tails is `tail_at`.
+KVL__FN void kvl__restored_encode(const kvl_cache* cache, const kvl__layer* l, kvl__seq_layer* s,
+                                  int64_t row, int64_t tail_at)
+{
+    kvl__seq* seq = s->owner;
+    kvl__predicted_row r;
+    kvl__restored_reach_row(cache, seq, l->below, row);
+    memset(&r, 0, sizeof r);
+    r.l = l;
+    r.s = s;
+    r.row = row;
+    r.tail_at = tail_at;
+    kvl__predicted_step(&r, 1, kvl__restored_at(cache, &seq->restored, row));
+    seq->restored.layers[row] = l->number + 1;
+}
+
+// READING
+
+// A row of one head as it is restored in the layer, before RoPE.
+KVL__FN void kvl__restored_row(const kvl__layer* l, const kvl__seq_layer* s, int side, int head,
+                               int64_t row, float* x)
+{
+    const kvl__config* c = &l->config;
+    const int dim = c->side[side].head_dim;
+    const uint16_t* from = s->owner->restored.values + row * s->owner->restored.dims +
+        (side ? c->num_kv_heads * c->side[0].head_dim : 0) + head * dim;
+    for (int i = 0; i < dim; ++i) x[i] = kvl__row_to_f32(from[i], c->side[side].rows);
+}
+
+// kvl__program.attend_pages, of restored rows; a->q as they are loaded, position of rows [0] of
+// a->pages in the sequence.
+KVL__FN void kvl__attend_restored_rows(const kvl__layer* l, const kvl__seq_layer* s, int head,
+                                       int64_t position, const kvl__attend_args* a)
+{
+    const int dk = l->config.side[0].head_dim, dv = l->config.side[1].head_dim;
+    float k[KVL__MAX_STORED_DIM], v[KVL__MAX_STORED_DIM], scores[KVL__MAX_HEADS];
+    kvl__softmax softmax;
+    kvl__softmax_start(&softmax, a, dv);
+    for (int64_t r = a->first_row; r < a->end_row; ++r) {
+        const int64_t row = position + r - l->config.sink_len;
+        kvl__restored_row(l, s, 0, head, row, k);
+        kvl__restored_row(l, s, 1, head, row, v);
+        kvl__turn_row(l->turns, dk, position + r, 1, k);
+        kvl__scores_of_row(a, a->q, k, dk, NULL, a->position + r, scores);
+        kvl__softmax_add(&softmax, a, scores, v, dv);
+    }
+    kvl__softmax_finish(&softmax, a, dv);
+}
+
+#endif
