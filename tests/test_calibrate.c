@@ -313,6 +313,52 @@ Test(calibrate, merge_adds_up)
     remove_files(&f);
 }
 
+// Breaks when rows of all layers are not kept for shift=predicted, when a cache does not find its
+// tables, or when a file of sums alone makes some.
+Test(calibrate, layers_are_predicted)
+{
+    static char spec[] = "aqua-kv:sink=4,recent=8 0:aqua-kv:b4,sink=4,recent=8";
+    static char later[] = "aqua-kv:b3,sink=4,recent=8";
+    files f = make_files();
+    char* specs[] = { spec };
+    char* more[] = { later };
+    char* merged[] = { f.out };
+    char message[512];
+    int32_t ids[NUM_TOKENS];
+    kvl_context* ctx = open_context();
+    kvl_calibration* cal = NULL;
+    cache_specs of_layers;
+    const char* args[] = { "aqua-kv:sink=4,recent=8", "0:aqua-kv:b4,sink=4,recent=8" };
+    calibrate_options o = options_for(&f, specs, 1);
+    run_ok(&o);
+    model* m = open_model(&models[0], NULL);
+    cr_assert_eq((int)kvl_calibration_load(ctx, f.out, &cal), (int)KVL_OK);
+    cr_assert_eq(cache_specs_create(args, 2, model_get_geometry(m)->num_layers, &of_layers, message,
+                                    sizeof message), 0, "%s", message);
+    const model_session_desc sd = { .ctx = ctx, .specs = of_layers.specs, .calibration = cal };
+    model_session* s = open_session(m, sd);
+    fill_tokens(ids);
+    cr_expect_eq(model_prefill(s, ids, NUM_TOKENS, NULL), MODEL_OK, "%s",
+                 model_session_message(s));
+    model_session_free(s);
+    cache_specs_free(&of_layers);
+    kvl_calibration_free(cal);
+    model_close(m);
+    o.specs = more;
+    o.resume = true;
+    run_ok(&o);
+    calibrate_options merge = o;
+    later[9] = '2';
+    merge.resume = false;
+    merge.text = NULL;
+    merge.merge = merged;
+    merge.num_merge = 1;
+    merge.out = f.other;
+    run_fails(&merge, "table 'predicted': is fitted on rows of the text, which --merge does not");
+    kvl_context_destroy(ctx);
+    remove_files(&f);
+}
+
 // The damped price of errors of stored values, Q^T A Q, as docs/transforms.md has it.
 static void stored_price(const kvl_statistics* stats, const float* q, int n, double* out)
 {

@@ -215,7 +215,7 @@ static const struct { const char *name, *word; } host_codecs[] = {
     { "rotatekv", "k.transform = grouped" }, { "qjl", "k.levels = nothing" },
     { "turboquant-prod", "k.extra = sketch" },
     { "block-gtq", "k.levels = pairs" }, { "turboquant-split", "k.extra = outliers" },
-    { "higgs", "k.levels = plane" },
+    { "higgs", "k.levels = plane" }, { "aqua-kv", "k.shift = predicted" },
 };
 
 static int is_host_codec(const char* name)

@@ -17,6 +17,7 @@
 #include "cache_specs.h"
 #include "calibrate_bits.h"
 #include "calibrate_report.h"
+#include "calibrate_rows.h"
 #include "calibrate_tables.h"
 #include "eval_engine.h"
 #include "eval_progress.h"
@@ -52,6 +53,7 @@ typedef struct calibrator {
     kvl_calibration* before;         // the file, where its statistics are whole
     fact facts[NUM_FACTS];
     calibrate_learn learn;           // used where o->learn asks for it
+    calibrate_rows rows;             // where tables are fitted on rows of all layers
     char specs[MAX_FOR_BYTES + 1];   // what tables are made for, separated by "; "
     int64_t context;
     int windows, done;
@@ -309,17 +311,46 @@ static void fix_bits(const char* spec, int num_bits, char* out, size_t bytes)
 
 // TABLES
 
+static bool on_rows(void* user, int layer)
+{
+    calibrator* c = user;
+    eval_progress_layer(&c->progress, layer, model_get_geometry(c->m)->num_layers);
+    return calibrate_interrupted != 0;
+}
+
+static kvl_status derive_predicted(const kvl_derive_args* a, float* out)
+{
+    calibrator* c = a->user;
+    kvl_derive_args args = *a;
+    if (c->rows.m == NULL) {
+        c->rows.m = c->m;
+        c->rows.ctx = c->ctx;
+        c->rows.text = &c->text;
+        c->rows.context = c->context;
+        c->rows.windows = c->windows;
+        c->rows.tick = on_rows;
+        c->rows.user = c;
+        eval_progress_start(&c->progress, c->progress.quiet, 1);
+        eval_progress_step(&c->progress, "rows of all layers");
+    }
+    args.user = &c->rows;
+    const kvl_status status = calibrate_rows_derive(&args, out);
+    eval_progress_clear(&c->progress);
+    return status;
+}
+
 static int derive_layers(calibrator* c, kvl_calibration* cal, const kvl_statistics* stats,
                          const kvl_layer_desc* layers, measured_bits* bits)
 {
     const kvl_cache_desc cache = { .num_layers = model_get_geometry(c->m)->num_layers,
                                    .layers = layers };
     kvl_derive_desc desc = { .stats = stats, .cache = &cache };
-    kvl_derivation all[CALIBRATE_MOST_DERIVATIONS + 1];
+    kvl_derivation all[CALIBRATE_MOST_DERIVATIONS + 2];
     const int num = calibrate_learning_derivations(&c->learn, all);
     all[num] = (kvl_derivation){ "bits", "auto", "bit_losses", derive_losses, bits };
+    all[num + 1] = (kvl_derivation){ "shift", "predicted", "predicted", derive_predicted, c };
     desc.derivations = all;
-    desc.num_derivations = num + 1;
+    desc.num_derivations = num + 2;
     return failed(c, kvl_calibration_derive(cal, &desc));
 }
 
@@ -763,6 +794,7 @@ int calibrate_run(const calibrate_options* options, bool quiet, char* message,
     if (status == 0) {
         status = options->num_merge > 0 ? run_merge(&c) : run_text(&c, quiet);
     }
+    calibrate_rows_free(&c.rows);
     eval_text_free(&c.text);
     kvl_calibration_free(c.before);
     kvl_statistics_free(c.total);
