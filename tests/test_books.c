@@ -386,6 +386,7 @@ Test(books, what_does_not_fit_is_refused)
                                  "lloyd, nl4, signs, not plane" },
         { "higgs:v.axis=per_channel", "v.levels = plane: needs v.axis = per_token" },
         { "higgs:kg1", "kg1: group size must be from 2 to 4096" },
+        { "higgs:k.extra=outliers", "k.extra = outliers: needs k.levels of one width" },
         { "higgs:k5", "k5: bits with levels = plane, fit = norm must be one of 2, 3, 4" },
         { "higgs:round=nearest_up", "k.round = nearest_up: levels = plane take the nearest" },
         { "mxfp4:round=feedback2", "k.round = feedback: is for levels = affine, not e2m1" },
