@@ -1,10 +1,11 @@
 # tests.cmake -- each tests/test_*.c is a Criterion program; the scripts are tests of their own.
 #
 # A test that includes nothing of ours but kvloom.h runs twice: against the tree, and, as NAME_dist
-# with the label dist, against the single header.  A test that includes a header of examples/decode
-# links the model library (label model).  A test that starts threads or calls kvl_parallel_for has
-# the label threads and runs under the thread sanitizer; so does one that has the word threads in
-# its text, there only with its cases of that name.  All print TAP.
+# with the label dist, against the single header.  Of those that share test_support.c, which holds
+# the implementation for all of them, two do: of sequences and of a device.  A test that includes a
+# header of examples/decode links the model library (label model).  A test that starts threads or
+# calls kvl_parallel_for has the label threads and runs under the thread sanitizer; so does one that
+# has the word threads in its text, there only with its cases of that name.  All print TAP.
 
 find_path(KVLOOM_CRITERION_INCLUDE_DIR criterion/criterion.h)
 find_library(KVLOOM_CRITERION_LIBRARY NAMES criterion)
@@ -140,7 +141,7 @@ foreach(source IN LISTS kvloom_tests)
         continue()
     endif()
     kvloom_test(${name} "${source}" "${tree}" "${labels}")
-    if((needs_header OR needs_support) AND NOT needs_runtime)
+    if((needs_header AND NOT needs_runtime) OR name MATCHES "^test_(sequence|cuda)$")
         kvloom_test(${name}_dist "${source}" "${dist}" "${labels};dist")
         # Afterwards, since it has the same kernels: beside each other both would wait for one.
         set_tests_properties(${name}_dist PROPERTIES DEPENDS ${name})
@@ -201,7 +202,7 @@ if(NOT KVLOOM_NO_LUA AND NOT KVLOOM_SANITIZE)
     foreach(name IN ITEMS test_file test_operations test_pages test_prefill test_presets)
         add_test(NAME ${name}_cuda COMMAND $<TARGET_FILE:${name}> --tap=- --short-filename -j1
                  WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
-        kvloom_test_properties(${name}_cuda cuda)
+        kvloom_test_properties(${name}_cuda device)
         set_property(TEST ${name}_cuda APPEND PROPERTY ENVIRONMENT "KVLOOM_TEST_TARGET=cuda")
         set_tests_properties(${name}_cuda PROPERTIES DEPENDS ${name})
     endforeach()

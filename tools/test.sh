@@ -103,7 +103,7 @@ if command -v gcc >/dev/null 2>&1; then first=gcc; else first=clang; fi
 run_build "$first" -- -DCMAKE_C_COMPILER=$first $release
 if [ "$quick" -eq 0 ]; then
     if [ "$first" = gcc ] && command -v clang >/dev/null 2>&1; then
-        run_build clang -LE 'compilers|lint|dist' -- -DCMAKE_C_COMPILER=clang $release
+        run_build clang -LE 'compilers|lint|dist|device' -- -DCMAKE_C_COMPILER=clang $release
     else
         echo "== clang: there is none, skipped"
         skipped=$((skipped + 1))
