@@ -267,7 +267,7 @@ static const bad_spec bad_specs[] = {        // for head_dim 64
     { "rtn:k.place=pre", "'pre'", "pre_rope" },
     { "rtn:k.place=pre_rope,k.shift=rotating-mean", "rotating-mean", "k.shift = mean" },
     { "rtn:shift=average", "mean", "none" },
-    { "rtn:choose=flags", "flags", "none" }, { "rtn:extra=outliers", "outliers", "none" },
+    { "rtn:choose=flags", "flags", "none" }, { "rtn:extra=outlier_rows", "outliers", "none" },
     { "kivi:v.choose=unit", "v.choose = unit", "keys alone" },
     { "kivi:k.meta=e4m3,k.choose=unit", "k.choose = unit", "k.score" },
     { "kivi:k.score=attention30,k.choose=fixed", "attention30", "16 to 512 in steps of 16" },
