@@ -273,10 +273,11 @@ local function choose_raised(has_zero, meta, level_bits)
     return meta.steps and meta.zero_type == "i8" and level_bits <= 6 and "steps" or "float"
 end
 
--- Rows whose codes share words or groups with no others: what a CTA encodes.
-local function unit_rows(along_tokens, group_size)
-    local unit = layout.cell
-    while along_tokens and unit % group_size ~= 0 do unit = unit + layout.cell end
+-- Rows that share words, groups or what is beside codes with no others: what a CTA encodes.
+local function unit_rows(d)
+    local unit, extra_rows = layout.cell, d.layout.extra_rows
+    local group_rows = d.raw == "none" and d.axis == "per_channel" and d.group_size or 1
+    while unit % group_rows ~= 0 or unit % extra_rows ~= 0 do unit = unit + layout.cell end
     return unit
 end
 
@@ -325,28 +326,49 @@ local function derive_tables(c, parts)
 end
 
 -- Whether queries do not meet the codes of keys: the runtime scores restored rows, or what is
--- stored where there are no codes.
-local function is_restored(parts)
-    return parts.place and parts.place.unrotated or parts.extra and (parts.extra.sparse
-        or parts.extra.promotes) or parts.levels.calibrated or parts.levels.widths
+-- stored where there are no codes.  A device restores what is in a sketch too.
+local function is_restored(parts, target)
+    local extra = parts.extra or {}
+    return parts.place and parts.place.unrotated or extra.sparse or extra.promotes
+        or extra.signs and target == "cuda" or parts.levels.calibrated or parts.levels.widths
         or parts.levels.empty
+end
+
+-- 1 where a random sign is minus, else 0.
+local function is_minus(i)
+    local h = i * 2654435761 & 0xffffffff
+    h = (h ~ h >> 15) * 2246822519 & 0xffffffff
+    return (h ~ h >> 13) & 1
 end
 
 -- The signs of a random rotation (gen/parts/signed_hadamard.lua), as numbers of C.
 local function random_signs(dim)
     local signs = {}
-    for i = 1, dim do
-        local h = i * 2654435761 & 0xffffffff
-        h = (h ~ h >> 15) * 2246822519 & 0xffffffff
-        h = h ~ h >> 13
-        signs[i] = h & 1 == 1 and "-1.0f" or "1.0f"
-    end
+    for i = 1, dim do signs[i] = is_minus(i) == 1 and "-1.0f" or "1.0f" end
     return signs
 end
 
+-- Adds what a device needs of sketches (gen/parts/sketch.lua): flips, of each round a word for 32
+-- channels, whose bits are set where signs are minus; the gain.
+local function add_sketches(d, c, extra)
+    local dim, words = c.head_dim, {}
+    d.sketches, d.apart = extra and extra.signs and c.extra_number or 0, extra and extra.apart
+    d.sketch_bytes = d.sketches > 0 and 4 * 4 * (dim + 1) + (d.apart and 8 * dim or 0) + 16 or 0
+    if d.sketches == 0 then return end
+    for round = 1, 3 * d.sketches do
+        for first = 0, dim - 1, 32 do
+            local word = 0
+            for lane = 0, 31 do word = word | is_minus(first + lane + 1 + 1024 * round) << lane end
+            words[#words + 1] = ("0x%08xu"):format(word)
+        end
+    end
+    d.flips, d.gain = words, 1.5707963267948966 / dim
+    for i = 1, dim // 2 - 1 do d.gain = d.gain * (1 + 0.5 / i) end
+end
+
 -- Whether sums of a side's products are sums of floats on every instruction set.
-local function needs_floats(parts, is_key)
-    return is_key and is_restored(parts) or parts.meta and parts.meta.constant
+local function needs_floats(parts, is_key, target)
+    return is_key and is_restored(parts, target) or parts.meta and parts.meta.constant
         or codebooks.has(parts.levels) or parts.extra and parts.extra.splits
 end
 
@@ -360,10 +382,11 @@ local function add_bases(d, c, parts, config)
     d.by_position = parts.shift and parts.shift.by_position
     -- Keys that are turned when they are read, have slots or a calibrated book: the runtime scores
     -- them, restored.
-    d.restored = d.is_key and is_restored(parts)
+    d.restored = d.is_key and is_restored(parts, config.target)
     -- The runtime adds what keys have by their positions, or in a sketch, to their scores.
     d.adds = d.restored or d.by_position or parts.extra and parts.extra.signs
     d.norms = parts.extra and parts.extra.row_bytes or false
+    add_sketches(d, c, parts.extra)
     d.promoted = parts.extra and parts.extra.promotes and c.extra_number or 0
     d.unrotated = parts.place and parts.place.unrotated
     d.slots = parts.extra and parts.extra.sparse and c.extra_number or 0
@@ -426,7 +449,7 @@ end
 -- groups along tokens the values of `slice` channels, as many as there is room for.
 local function add_paths(d, c)
     local along, dim = c.axis == "per_channel", c.head_dim
-    local rows = 4 * (along and 8 or 16) * (dim + 1)
+    local rows = 4 * (along and 8 or 16) * (dim + 1) + d.sketch_bytes
     d.path_warps = 8
     repeat
         d.path_warps = d.path_warps // 2
@@ -460,7 +483,7 @@ local function add_columns(d, side, config)
     d.column_floats = most(dim * (d.room + 1), 16 * (dim + 1))
     d.tile_floats = most(8 * (dim + 1), dim * d.room // 4 + 1)
     local grids = along and 2 * dim + 3 * d.room or 3 * dim // c.group_size * d.room
-    local bytes = 4 * (d.column_floats + d.tile_floats + grids) + 2 * dim
+    local bytes = 4 * (d.column_floats + d.tile_floats + grids) + 2 * dim + d.sketch_bytes
     if d.path then bytes = add_ways(d, c, bytes) end
     d.keeps_errors = bytes + 4 * d.column_floats <= shared_bytes
     if config.target == "cuda" and bytes > shared_bytes then
@@ -652,7 +675,7 @@ function codec.derive(side, config, parts, isa)
     local path = parts.round.path and paths.derive(side, c, planes, along_lanes, isa)
     local level_bits = c.bits + (path and 1 or 0)
     local fold = choose_fold(raw, along_lanes, c.group_size)
-    local math = needs_floats(parts, is_key) and "f32" or config.math
+    local math = needs_floats(parts, is_key, config.target) and "f32" or config.math
     local flagged = parts.choose and parts.choose.flags
     local d = {
         side = side, title = in_keys and "values in the keys" or is_key and "keys" or "values",
@@ -678,8 +701,8 @@ function codec.derive(side, config, parts, isa)
         feedback = parts.round and parts.round.feedback or false,
         sweeps = parts.round.sweeps or c.round_number or 0,
         searches = parts.fit and parts.fit.searches or false,
-        unit_rows = unit_rows(not raw and c.axis == "per_channel", c.group_size),
     }
+    d.unit_rows = unit_rows(d)
     -- Words of a lane that a device reads at once: few of many heads, whose products are unrolled.
     d.read_words = in_keys and 4 or config.num_heads >= 12 and not path and 8 or 16
     d.work = ({ int = "dots", tile = "tile", float = "folded" })[d.math]   -- a type

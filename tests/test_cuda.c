@@ -55,6 +55,10 @@ static const shape shapes[] = {
       3, 1, 48, 32, 60, 0, 30 },
     { "kivi:k2,v3,kg18,vg16,k.extra=promote5,k.shift=mean,page=144,sink=0,recent=0", 3, 1, 48, 32,
       150, 20, 0 },
+    { "kivi:k3,v2,g16,k.place=pre_rope,k.extra=sketch_apart2,k.shift=mean,page=32,sink=3,recent=9",
+      3, 1, 80, 32, 80, 0, 30 },
+    { "rtn:k2,v3,g16,k.extra=sketch3,k.transform=signed_hadamard,rows=bf16,sink=1,recent=4", 4, 2,
+      96, 48, 60, 20, 0 },
     // From here on with KVLOOM_TEST_ALL=1 alone.
     { "kvquant:sink=1,recent=4", 16, 1, 256, 256, 100, 0, 0 },
     { "kvquant:k4,k.place=post_rope,k.levels=affine,k.extra=none,k.axis=per_channel,kg32", 4, 2, 64,
@@ -108,7 +112,7 @@ static const shape shapes[] = {
     { "wush:sink=1,recent=8,g16", 8, 2, 64, 64, 100, 0, 0 },
     { "quest:sink=1,recent=8", 8, 2, 64, 64, 100, 0, 0 },
 };
-enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0], CI_SHAPES = 23 };
+enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0], CI_SHAPES = 25 };
 
 static int all_shapes(void)
 {
@@ -212,10 +216,9 @@ static void read_name(const char* path, char name[64])
 
 // The codecs that a device refuses, and the word that it names.
 static const struct { const char *name, *word; } host_codecs[] = {
-    { "rotatekv", "k.transform = grouped" }, { "qjl", "k.levels = nothing" },
-    { "turboquant-prod", "k.extra = sketch" },
-    { "block-gtq", "k.levels = pairs" }, { "turboquant-split", "k.extra = outliers" },
-    { "higgs", "k.levels = plane" }, { "aqua-kv", "k.shift = predicted" },
+    { "rotatekv", "k.transform = grouped" }, { "block-gtq", "k.levels = pairs" },
+    { "turboquant-split", "k.extra = outliers" }, { "higgs", "k.levels = plane" },
+    { "aqua-kv", "k.shift = predicted" },
 };
 
 static int is_host_codec(const char* name)

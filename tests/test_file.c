@@ -120,7 +120,8 @@ static const char* const specs[] = {
     "q4_0/rtn:v5,page=32", "kivi:k6,v8,meta=f16,rows=bf16,kg16,vg16,chunk=16,sink=3,recent=0",
     "rtn:b2,k.transform=hadamard,axis=per_channel,g32",
     "kivi:k2,v2,k.extra=token_norm,sink=4,recent=40", "kivi:k1,v2,kg18,k.extra=promote5,page=144",
-    "rtn:k2,v3,extra=sparse2,sink=1,recent=9",
+    "rtn:k2,v3,extra=sparse2,sink=1,recent=9", "qjl:k.extra=sketch_apart1,sink=1,recent=9",
+    "kivi:k2,v2,k.extra=sketch3,k.transform=signed_hadamard,recent=40",
 };
 
 enum { NUM_SPECS = sizeof specs / sizeof *specs };

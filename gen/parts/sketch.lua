@@ -19,4 +19,4 @@
 
 return { stage = "extra", name = "sketch", side = "k", number = "rotations", number_usual = 1,
          number_least = 1, number_most = 4, text = "signs of what codes leave, unbiased scores",
-         host_only = true, signs = true }
+         signs = true }

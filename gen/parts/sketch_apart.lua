@@ -9,5 +9,5 @@
 
 return { stage = "extra", name = "sketch_apart", side = "k", number = "rotations",
          number_usual = 2, number_least = 1, number_most = 4,
-         text = "sketch, 8 channels of 32 tokens apart", host_only = true, signs = true,
+         text = "sketch, 8 channels of 32 tokens apart", signs = true,
          apart = { channels = 8, rows = 32 } }

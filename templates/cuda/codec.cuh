@@ -250,7 +250,7 @@ INLINE uint32_t $(s "read_choice")(const unsigned char* page, int row)
 #include "promote.cuh"
 
 //% end
-//% if codec.calibrated_book and not kernel.writes then
+//% if codec.calibrated_book and (not kernel.writes or codec.sketches > 0) then
 // Codes of x [num_rows, row_stride] become levels.
 INLINE void $(s "put_levels")(const float* record, int num_rows, int row_stride, float* x)
 {

@@ -79,6 +79,11 @@ INLINE float $(s "stored_value")(const $(s "unit")& u, int row, int channel)
 //% end
 //% if codec.promoted > 0 then
 #include "promote.cuh"
+#include "strongest.cuh"
+
+//% end
+//% if codec.sketches > 0 then
+#include "sketch.cuh"
 
 //% end
 //% if codec.norms then
@@ -160,6 +165,7 @@ INLINE void $(s "load_tile")(const $(s "unit")& u, int tile, int first, int end,
     //% end
 }
 
+//% if not codec.empty then
 // Codes of `channels` channels from `channel` on take their place in the page: of the rows [first,
 // end) of a tile, bits of x [16, stride], whose first is that of the first channel.
 INLINE void $(s "put_cells")(const $(s "unit")& u, int tile, int first, int end, const float* x,
@@ -195,7 +201,13 @@ INLINE void $(s "put_tile")(const $(s "unit")& u, int tile, int first, int end, 
     $(s "put_cells")(u, tile, first, end, x, $(s "row_stride"), 0, $(s "dim"));
 }
 
-//% if codec.raw ~= "none" then
+//% end
+//% if codec.empty then
+INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
+{
+    (void)u, (void)first, (void)end;
+}
+//% elseif codec.raw ~= "none" then
 INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
 {
     __shared__ float x[16 * $(s "row_stride")];
@@ -381,28 +393,14 @@ INLINE void $(s "find_strong")($(s "channels")* w)
         const int channel = i * cta_threads + threadIdx.x;
         if (channel < $(s "dim")) strengths[channel] = w->strengths[i];
     }
-    __syncthreads();
+    $(s "find_strongest")<$(s "promoted")>(strengths, is_strong);
 #pragma unroll
     for (int i = 0; i < $(each); ++i) {
         const int channel = i * cta_threads + threadIdx.x;
-        int before = 0;
-        if (channel >= $(s "dim")) continue;
-#pragma unroll 1
-        for (int other = 0; other < $(s "dim"); ++other)
-            before += strengths[other] > w->strengths[i]
-                      || strengths[other] == w->strengths[i] && other < channel;
-        is_strong[channel] = before < $(s "promoted");
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < $(each); ++i) {
-        const int channel = i * cta_threads + threadIdx.x;
-        int place = 0;
         w->places[i] = -1;
         w->low[i] = 0;
         if (channel >= $(s "dim") || !is_strong[channel]) continue;
-#pragma unroll 1
-        for (int other = 0; other < channel; ++other) place += is_strong[other];
+        const int place = $(s "place_of")(is_strong, channel);
         w->beside[place] = (unsigned char)channel;
         w->places[i] = place;
         w->his[i] = $(s "strong_end")(w->los[i], w->his[i]);
@@ -578,4 +576,7 @@ KERNEL $(s "encode_rows")(const __grid_constant__ kvl__device_append a)
     u.turns = (const double*)a.windows.turns;
     //% end
     $(s "encode_unit")(u, first - u.row, end - u.row);
+    //% if codec.sketches > 0 then
+    $(s "encode_sketches")(u, first - u.row, end - u.row);
+    //% end
 }

@@ -12,7 +12,11 @@
 //% use_side(side)
 //% if not kernel.side or kernel.side == side.side then
 //% if kernel.codec then
+//% if side.empty then
+#include "empty_codec.cuh"
+//% else
 #include "codec.cuh"
+//% end
 //% end
 //% if kernel.writes and side.searches then
 #include "search.cuh"
@@ -25,6 +29,9 @@
 //% end
 //% if (side.by_position or side.unrotated) and (kernel.transform or kernel.codec) then
 #include "turn.cuh"
+//% end
+//% if kernel.codec and not kernel.writes and side.sketches > 0 then
+#include "sketch.cuh"
 //% end
 //% if kernel.scores and side.restored then
 #include "restored_keys.cuh"

@@ -72,6 +72,9 @@ KERNEL $(s "restore_rows")(const __grid_constant__ kvl__device_restore a)
         //% if codec.slots > 0 then
         $(s "put_slots")(at, behind % page_size, 1, 0, 1, 0, x);
         //% end
+        //% if codec.sketches > 0 then
+        $(s "add_sketches")(at, behind % page_size, 1, 0, 1, 0, x);
+        //% end
         //% if codec.by_position then
         for (int i = threadIdx.x; a.rows.data && i < $(s "dim"); i += cta_threads)
             x[i] += $(s "turned_mean")(record, row, i);

@@ -1,11 +1,13 @@
 // restored_keys.cuh -- scores of keys that queries do not meet as codes: before RoPE, with values
-// that are stored as they are, with levels of a calibrated book, or with channels of more bits.
+// that are stored as they are, with levels of a calibrated book, with channels of more bits, or
+// with sketches of what codes leave.
 //
 // A key is restored to the original basis and, where it is stored before RoPE
 // (gen/parts/pre_rope.lua), turned to its position; the query stays as it is.
 //% local n, dim = codec.read_words, codec.head_dim
-//% local each = (dim + 127) // 128
 //% local visible = "row + i % 16 >= begin && row + i % 16 < end"
+
+#include "restored_rows.cuh"
 
 enum { $(s "restored_stride") = $(dim + 1) };
 
@@ -33,66 +35,6 @@ INLINE void $(s "read_rows")(const unsigned char* page, int at, int row, int beg
     $(s "add_planes")(page, at, 16, begin - row, end - row, $(s "restored_stride"), x);
     //% end
     __syncthreads();
-}
-
-//% if codec.dense then
-// x = query matrix [dim, dim] times x, of 16 rows.  A thread has a channel of all rows.
-INLINE void $(s "rows_from_dense")(float* x, const float* matrix)
-{
-    float sums[$(each)][16];
-    for (int k = 0; k < $(each); ++k) {
-        const int channel = k * cta_threads + threadIdx.x;
-        for (int row = 0; row < 16; ++row) sums[k][row] = 0.0f;
-#pragma unroll 1
-        for (int i = 0; i < $(dim) && channel < $(dim); ++i) {
-            const float m = matrix[channel * $(dim) + i];
-            for (int row = 0; row < 16; ++row)
-                sums[k][row] = mul_add(m, x[row * $(s "restored_stride") + i], sums[k][row]);
-        }
-    }
-    __syncthreads();
-    for (int k = 0; k < $(each); ++k) {
-        const int channel = k * cta_threads + threadIdx.x;
-        for (int row = 0; row < 16 && channel < $(dim); ++row)
-            x[row * $(s "restored_stride") + channel] = sums[k][row];
-    }
-    __syncthreads();
-}
-
-//% end
-// The rows out of their bases.
-INLINE void $(s "restore_rows_16")(const float* record, const uint32_t* choices, float* x)
-{
-    //% if codec.calibrated_book then
-    $(s "put_levels")(record, 16, $(s "restored_stride"), x);
-    //% end
-    //% if codec.base then
-    for (int i = threadIdx.x; i < $(16 * dim); i += cta_threads)
-        x[i / $(dim) * $(s "restored_stride") + i % $(dim)] *=
-            record[$(codec.table_at(codec.base)) + i % $(dim)];
-    __syncthreads();
-    //% end
-    //% if codec.dense then
-    $(s "rows_from_dense")(x, record + $(codec.table_at(codec.dense.query)));
-    //% elseif codec.flagged then
-    $(s "rotate")(x, 16, $(s "restored_stride"), choices, 1, 6u);
-    //% elseif codec.signs then
-    $(s("hadamard_" .. codec.piece))(x, 16, $(s "restored_stride"));
-    $(s "flip")(x, 16, $(s "restored_stride"));
-    //% else
-    $(s "to_basis")<16>(x, $(s "restored_stride"), record);
-    //% end
-    //% if codec.norms then
-    for (int i = threadIdx.x; i < $(16 * dim); i += cta_threads)
-        x[i / $(dim) * $(s "restored_stride") + i % $(dim)] *= f32_of_e5m3(choices[i / $(dim)]);
-    __syncthreads();
-    //% end
-    //% if codec.shift then
-    for (int i = threadIdx.x; i < $(16 * dim); i += cta_threads)
-        x[i / $(dim) * $(s "restored_stride") + i % $(dim)] +=
-            record[$(codec.table_at(codec.shift.subtract)) + i % $(dim)];
-    __syncthreads();
-    //% end
 }
 
 //% if codec.unrotated then
@@ -168,10 +110,15 @@ INLINE void $(s "score_strip")(const kvl__device_attend& a, const kvl__device_se
     for (int row = strip; row < end && row < strip + cta_threads; row += 16) {
         unsigned char* page = page_at(s, row / page_size, head, $(codec.is_key and 0 or 1));
         $(s "read_rows")(page, row % page_size, row, begin, end, choices, x);
-        $(s "restore_rows_16")(record_of(a.tables, a.table_floats, 0, head), choices, x);
+        $(s "out_of_basis")<16>(record_of(a.tables, a.table_floats, 0, head), choices,
+                           $(s "restored_stride"), x);
         //% if codec.slots > 0 then
         $(s "put_slots")(page, row % page_size, 16, begin - row, end - row,
                     $(s "restored_stride"), x);
+        //% end
+        //% if codec.sketches > 0 then
+        $(s "add_sketches")(page, row % page_size, 16, begin - row, end - row,
+                       $(s "restored_stride"), x);
         //% end
         //% if codec.unrotated then
         $(s "score_turned")(x + own * $(s "restored_stride"), turns, angles,

@@ -458,7 +458,7 @@ INLINE unsigned char* page_at(const kvl__device_seq* s, int page, int head, int 
            + head * (int64_t)(keys_bytes + values_bytes) + (side ? values_at : 0);
 }
 
-#line 15 "templates/cuda/program.cu"
+#line 18 "templates/cuda/program.cu"
 #line 1 "templates/cuda/codec.cuh"
 // codec.cuh -- keys at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
 //
@@ -692,7 +692,7 @@ INLINE float k_read_value(const unsigned char* page, int row, int channel, uint3
 }
 
 
-#line 24 "templates/cuda/program.cu"
+#line 28 "templates/cuda/program.cu"
 #line 1 "templates/cuda/transform.cuh"
 // transform.cuh -- rows into the basis of the keys' codec, and out of it.
 //
@@ -719,7 +719,7 @@ INLINE void k_turn_query(float* x, const float* record) { k_to_basis<1>(x, 0, re
 #line 189 "templates/cuda/transform.cuh"
 INLINE void k_from_basis(float* x, const float* record) { k_to_basis<1>(x, 0, record); }
 
-#line 33 "templates/cuda/program.cu"
+#line 40 "templates/cuda/program.cu"
 #line 1 "templates/cuda/encode_rows.cu"
 // encode_rows.cu -- rows of rings become codes of pages: transform, fit, round, pack.
 //
@@ -754,32 +754,33 @@ INLINE float k_stored_value(const k_unit& u, int row, int channel)
     return value;
 }
 
-#line 120 "templates/cuda/encode_rows.cu"
+#line 125 "templates/cuda/encode_rows.cu"
 // Rows [from, from + rows) of the page in the codec's basis; of them [first, end) are read.
 template <int rows>
 INLINE void k_load_rows(const k_unit& u, int from, int first, int end, float* x)
 {
     __syncthreads();
-#line 126 "templates/cuda/encode_rows.cu"
+#line 131 "templates/cuda/encode_rows.cu"
 #pragma unroll 4
     for (int i = threadIdx.x; i < rows * k_dim; i += cta_threads) {
         const int row = from + i / k_dim, channel = i % k_dim;
         float value = 0.0f;
         if (row >= first && row < end) value = k_stored_value(u, row, channel);
-#line 137 "templates/cuda/encode_rows.cu"
+#line 142 "templates/cuda/encode_rows.cu"
         x[i / k_dim * k_row_stride + channel] = value;
     }
-#line 142 "templates/cuda/encode_rows.cu"
+#line 147 "templates/cuda/encode_rows.cu"
     k_to_basis<rows>(x, k_row_stride, u.record);
-#line 153 "templates/cuda/encode_rows.cu"
+#line 158 "templates/cuda/encode_rows.cu"
 }
 
 INLINE void k_load_tile(const k_unit& u, int tile, int first, int end, float* x)
 {
     k_load_rows<16>(u, tile * 16, first, end, x);
-#line 161 "templates/cuda/encode_rows.cu"
+#line 166 "templates/cuda/encode_rows.cu"
 }
 
+#line 169 "templates/cuda/encode_rows.cu"
 // Codes of `channels` channels from `channel` on take their place in the page: of the rows [first,
 // end) of a tile, bits of x [16, stride], whose first is that of the first channel.
 INLINE void k_put_cells(const k_unit& u, int tile, int first, int end, const float* x,
@@ -791,14 +792,14 @@ INLINE void k_put_cells(const k_unit& u, int tile, int first, int end, const flo
         const bool write = item < channels;
         uint32_t q[16];
         for (int i = 0; i < 16; ++i) q[i] = 0;
-#line 175 "templates/cuda/encode_rows.cu"
+#line 181 "templates/cuda/encode_rows.cu"
         unsigned char* cell = u.page + k_cell_at(tile, write ? at : 0);
-#line 179 "templates/cuda/encode_rows.cu"
+#line 185 "templates/cuda/encode_rows.cu"
         if (write && !whole) k_get_codes(cell, lane, q);
         for (int i = 0; i < 16; ++i) {
-#line 182 "templates/cuda/encode_rows.cu"
+#line 188 "templates/cuda/encode_rows.cu"
             const int row = lane, place = item / 16 * 16 + i;
-#line 186 "templates/cuda/encode_rows.cu"
+#line 192 "templates/cuda/encode_rows.cu"
             if (write && tile * 16 + row >= first && tile * 16 + row < end)
                 q[i] = bits_of(x[row * stride + place]);
         }
@@ -811,23 +812,23 @@ INLINE void k_put_tile(const k_unit& u, int tile, int first, int end, const floa
     k_put_cells(u, tile, first, end, x, k_row_stride, 0, k_dim);
 }
 
-#line 292 "templates/cuda/encode_rows.cu"
+#line 304 "templates/cuda/encode_rows.cu"
 // Channels of a thread: with a search, whose candidates take many registers, one at a time.
-#line 298 "templates/cuda/encode_rows.cu"
+#line 310 "templates/cuda/encode_rows.cu"
 enum { k_each = 1, k_last_pass = 1 };
 
 // What a thread knows of its channels: statistics, pair and grid, and the candidates of a search.
 typedef struct k_channels {
     k_grid grids[1];
     k_pair pairs[1];
-#line 305 "templates/cuda/encode_rows.cu"
+#line 317 "templates/cuda/encode_rows.cu"
     float los[1];
-#line 305 "templates/cuda/encode_rows.cu"
+#line 317 "templates/cuda/encode_rows.cu"
     float his[1];
-#line 320 "templates/cuda/encode_rows.cu"
+#line 332 "templates/cuda/encode_rows.cu"
 } k_channels;
 
-#line 431 "templates/cuda/encode_rows.cu"
+#line 429 "templates/cuda/encode_rows.cu"
 // A value of channel i, of token t of the group, passes, in the last pass to become its code.
 INLINE void k_pass_value(k_channels* w, int pass, int i, int t, float* at)
 {
@@ -835,33 +836,33 @@ INLINE void k_pass_value(k_channels* w, int pass, int i, int t, float* at)
     if (pass == k_last_pass) {
         *at = float_of(k_code_of(value, w->grids[i]));
     } else if (pass == 0) {
-#line 442 "templates/cuda/encode_rows.cu"
+#line 440 "templates/cuda/encode_rows.cu"
         {
             const float x = value;
             float& lo = w->los[i];
             if (t == 0) lo = x;
             else lo = x < lo ? x : lo;
         }
-#line 442 "templates/cuda/encode_rows.cu"
+#line 440 "templates/cuda/encode_rows.cu"
         {
             const float x = value;
             float& hi = w->his[i];
             if (t == 0) hi = x;
             else hi = x > hi ? x : hi;
         }
-#line 461 "templates/cuda/encode_rows.cu"
+#line 459 "templates/cuda/encode_rows.cu"
     }
 }
 
 INLINE void k_end_pass(k_channels* w, int pass)
 {
-#line 470 "templates/cuda/encode_rows.cu"
+#line 468 "templates/cuda/encode_rows.cu"
     if (pass == 0) {
 #pragma unroll
         for (int i = 0; i < 1; ++i)
             w->grids[i] = k_fit_grid(&w->pairs[i], -1, w->los[i], w->his[i]);
     }
-#line 488 "templates/cuda/encode_rows.cu"
+#line 486 "templates/cuda/encode_rows.cu"
 }
 
 // Groups along tokens: group_size rows at once, each channel from `from` on with a grid of its own.
@@ -871,14 +872,14 @@ INLINE void k_end_pass(k_channels* w, int pass)
 INLINE void k_encode_group(const k_unit& u, int first, int end, float* x, int from)
 {
     k_channels w;
-#line 498 "templates/cuda/encode_rows.cu"
+#line 496 "templates/cuda/encode_rows.cu"
     for (int i = 0; i < 1; ++i) w.los[i] = 0.0f;    // of threads without any
-#line 498 "templates/cuda/encode_rows.cu"
+#line 496 "templates/cuda/encode_rows.cu"
     for (int i = 0; i < 1; ++i) w.his[i] = 0.0f;    // of threads without any
-#line 507 "templates/cuda/encode_rows.cu"
+#line 505 "templates/cuda/encode_rows.cu"
 #pragma unroll 1
     for (int pass = 0; pass <= k_last_pass; ++pass) {
-#line 512 "templates/cuda/encode_rows.cu"
+#line 510 "templates/cuda/encode_rows.cu"
 #pragma unroll 1
         for (int tile = first / 16; tile * 16 < end; ++tile) {
             const int begin = tile * 16 < first ? first - tile * 16 : 0;
@@ -895,7 +896,7 @@ INLINE void k_encode_group(const k_unit& u, int first, int end, float* x, int fr
             }
             if (pass < k_last_pass) continue;
             __syncthreads();
-#line 529 "templates/cuda/encode_rows.cu"
+#line 527 "templates/cuda/encode_rows.cu"
             k_put_cells(u, tile, first, end, x + from, k_row_stride, from,
                         64);
         }
@@ -915,12 +916,12 @@ INLINE void k_encode_unit(const k_unit& u, int first, int end)
     enum { group_size = 32 };
     __shared__ float x[16 * k_row_stride];
     for (int row = first; row < end; row += group_size) {
-#line 553 "templates/cuda/encode_rows.cu"
+#line 551 "templates/cuda/encode_rows.cu"
         k_encode_group(u, row, row + group_size, x, 0);
-#line 555 "templates/cuda/encode_rows.cu"
+#line 553 "templates/cuda/encode_rows.cu"
     }
 }
-#line 558 "templates/cuda/encode_rows.cu"
+#line 556 "templates/cuda/encode_rows.cu"
 
 KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -940,7 +941,8 @@ KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
     u.sink_len = a.windows.sink_len;
     u.page = page_at(s, page, head, 0);
     u.record = record_of(a.tables, a.table_floats, 0, head);
-#line 580 "templates/cuda/encode_rows.cu"
+#line 578 "templates/cuda/encode_rows.cu"
     k_encode_unit(u, first - u.row, end - u.row);
+#line 582 "templates/cuda/encode_rows.cu"
 }
 

@@ -458,7 +458,7 @@ INLINE unsigned char* page_at(const kvl__device_seq* s, int page, int head, int 
            + head * (int64_t)(keys_bytes + values_bytes) + (side ? values_at : 0);
 }
 
-#line 15 "templates/cuda/program.cu"
+#line 18 "templates/cuda/program.cu"
 #line 1 "templates/cuda/codec.cuh"
 // codec.cuh -- values at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
 //
@@ -692,7 +692,7 @@ INLINE float v_read_value(const unsigned char* page, int row, int channel, uint3
 }
 
 
-#line 24 "templates/cuda/program.cu"
+#line 28 "templates/cuda/program.cu"
 #line 1 "templates/cuda/transform.cuh"
 // transform.cuh -- rows into the basis of the values' codec, and out of it.
 //
@@ -719,7 +719,7 @@ INLINE void v_turn_query(float* x, const float* record) { v_to_basis<1>(x, 0, re
 #line 189 "templates/cuda/transform.cuh"
 INLINE void v_from_basis(float* x, const float* record) { v_to_basis<1>(x, 0, record); }
 
-#line 33 "templates/cuda/program.cu"
+#line 40 "templates/cuda/program.cu"
 #line 1 "templates/cuda/encode_rows.cu"
 // encode_rows.cu -- rows of rings become codes of pages: transform, fit, round, pack.
 //
@@ -754,32 +754,33 @@ INLINE float v_stored_value(const v_unit& u, int row, int channel)
     return value;
 }
 
-#line 120 "templates/cuda/encode_rows.cu"
+#line 125 "templates/cuda/encode_rows.cu"
 // Rows [from, from + rows) of the page in the codec's basis; of them [first, end) are read.
 template <int rows>
 INLINE void v_load_rows(const v_unit& u, int from, int first, int end, float* x)
 {
     __syncthreads();
-#line 126 "templates/cuda/encode_rows.cu"
+#line 131 "templates/cuda/encode_rows.cu"
 #pragma unroll 4
     for (int i = threadIdx.x; i < rows * v_dim; i += cta_threads) {
         const int row = from + i / v_dim, channel = i % v_dim;
         float value = 0.0f;
         if (row >= first && row < end) value = v_stored_value(u, row, channel);
-#line 137 "templates/cuda/encode_rows.cu"
+#line 142 "templates/cuda/encode_rows.cu"
         x[i / v_dim * v_row_stride + channel] = value;
     }
-#line 142 "templates/cuda/encode_rows.cu"
+#line 147 "templates/cuda/encode_rows.cu"
     v_to_basis<rows>(x, v_row_stride, u.record);
-#line 153 "templates/cuda/encode_rows.cu"
+#line 158 "templates/cuda/encode_rows.cu"
 }
 
 INLINE void v_load_tile(const v_unit& u, int tile, int first, int end, float* x)
 {
     v_load_rows<16>(u, tile * 16, first, end, x);
-#line 161 "templates/cuda/encode_rows.cu"
+#line 166 "templates/cuda/encode_rows.cu"
 }
 
+#line 169 "templates/cuda/encode_rows.cu"
 // Codes of `channels` channels from `channel` on take their place in the page: of the rows [first,
 // end) of a tile, bits of x [16, stride], whose first is that of the first channel.
 INLINE void v_put_cells(const v_unit& u, int tile, int first, int end, const float* x,
@@ -791,14 +792,14 @@ INLINE void v_put_cells(const v_unit& u, int tile, int first, int end, const flo
         const bool write = item < channels;
         uint32_t q[16];
         for (int i = 0; i < 16; ++i) q[i] = 0;
-#line 177 "templates/cuda/encode_rows.cu"
+#line 183 "templates/cuda/encode_rows.cu"
         unsigned char* cell = u.page + v_cell_at(write ? at : 0, tile);
-#line 179 "templates/cuda/encode_rows.cu"
+#line 185 "templates/cuda/encode_rows.cu"
         if (write && !whole) v_get_codes(cell, lane, q);
         for (int i = 0; i < 16; ++i) {
-#line 184 "templates/cuda/encode_rows.cu"
+#line 190 "templates/cuda/encode_rows.cu"
             const int row = i, place = item;
-#line 186 "templates/cuda/encode_rows.cu"
+#line 192 "templates/cuda/encode_rows.cu"
             if (write && tile * 16 + row >= first && tile * 16 + row < end)
                 q[i] = bits_of(x[row * stride + place]);
         }
@@ -811,7 +812,7 @@ INLINE void v_put_tile(const v_unit& u, int tile, int first, int end, const floa
     v_put_cells(u, tile, first, end, x, v_row_stride, 0, v_dim);
 }
 
-#line 247 "templates/cuda/encode_rows.cu"
+#line 259 "templates/cuda/encode_rows.cu"
 // Groups along the channels of a row.  A thread has one group of one row.
 INLINE void v_encode_unit(const v_unit& u, int first, int end)
 {
@@ -823,40 +824,40 @@ INLINE void v_encode_unit(const v_unit& u, int first, int end)
             const int row = tile * 16 + item % 16, channel = item / 16 * group_size;
             if (row < first || row >= end) continue;
             float* of = x + item % 16 * v_row_stride + channel;
-#line 262 "templates/cuda/encode_rows.cu"
+#line 274 "templates/cuda/encode_rows.cu"
             float lo;
-#line 262 "templates/cuda/encode_rows.cu"
+#line 274 "templates/cuda/encode_rows.cu"
             float hi;
-#line 264 "templates/cuda/encode_rows.cu"
+#line 276 "templates/cuda/encode_rows.cu"
             {
                 const float x = of[0];
-#line 267 "templates/cuda/encode_rows.cu"
+#line 279 "templates/cuda/encode_rows.cu"
                 lo = x;
-#line 267 "templates/cuda/encode_rows.cu"
+#line 279 "templates/cuda/encode_rows.cu"
                 hi = x;
-#line 269 "templates/cuda/encode_rows.cu"
+#line 281 "templates/cuda/encode_rows.cu"
             }
             for (int i = 1; i < group_size; ++i) {
                 const float x = of[i];
-#line 273 "templates/cuda/encode_rows.cu"
+#line 285 "templates/cuda/encode_rows.cu"
                 lo = x < lo ? x : lo;
-#line 273 "templates/cuda/encode_rows.cu"
+#line 285 "templates/cuda/encode_rows.cu"
                 hi = x > hi ? x : hi;
-#line 275 "templates/cuda/encode_rows.cu"
+#line 287 "templates/cuda/encode_rows.cu"
             }
             const int group = v_group(row, channel);
             v_pair pair;
             const v_grid grid = v_fit_grid(&pair, -1, lo, hi);
-#line 282 "templates/cuda/encode_rows.cu"
+#line 294 "templates/cuda/encode_rows.cu"
             v_put_pair(u.page, group, pair.scale_code, pair.zero_code);
             for (int i = 0; i < group_size; ++i) of[i] = float_of(v_code_of(of[i], grid));
-#line 285 "templates/cuda/encode_rows.cu"
+#line 297 "templates/cuda/encode_rows.cu"
         }
         __syncthreads();
         v_put_tile(u, tile, first, end, x);
     }
 }
-#line 558 "templates/cuda/encode_rows.cu"
+#line 556 "templates/cuda/encode_rows.cu"
 
 KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -876,7 +877,8 @@ KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
     u.sink_len = a.windows.sink_len;
     u.page = page_at(s, page, head, 1);
     u.record = record_of(a.tables, a.table_floats, 1, head);
-#line 580 "templates/cuda/encode_rows.cu"
+#line 578 "templates/cuda/encode_rows.cu"
     v_encode_unit(u, first - u.row, end - u.row);
+#line 582 "templates/cuda/encode_rows.cu"
 }
 
