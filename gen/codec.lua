@@ -326,11 +326,12 @@ local function derive_tables(c, parts)
 end
 
 -- Whether queries do not meet the codes of keys: the runtime scores restored rows, or what is
--- stored where there are no codes.  A device restores what is in a sketch too.
+-- stored where there are no codes.  A device restores sketches of two parts too: queries that are
+-- turned for a unit serve its rows alone.
 local function is_restored(parts, target)
     local extra = parts.extra or {}
     return parts.place and parts.place.unrotated or extra.sparse or extra.promotes
-        or extra.signs and target == "cuda" or parts.levels.calibrated or parts.levels.widths
+        or extra.apart and target == "cuda" or parts.levels.calibrated or parts.levels.widths
         or parts.levels.empty
 end
 
@@ -408,6 +409,9 @@ local function add_bases(d, c, parts, config)
     d.chooses, d.flagged = parts.choose and c.choose or "none", parts.choose and parts.choose.flags
     d.by_lane = d.flagged and not d.along_lanes       -- lanes of a cell differ in their bases
     d.copies = parts.choose and parts.choose.copies or 1
+    -- Where a device has queries turned for sketches, after their copies; false: nowhere.
+    d.sketched_at = d.sketches > 0 and not d.restored and config.target == "cuda"
+        and (d.copies > 2 and d.copies or 2) * c.head_dim
     -- On a device queries of such keys stay as they are.
     d.bias = d.shift and not d.restored
     if d.restored and config.target == "cuda" then d.turns, d.copies = false, 1 end

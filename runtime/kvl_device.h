@@ -305,10 +305,12 @@ KVL__FN kvl_status kvl__device_capture_append(kvl__append_job* job, int64_t num_
 // ATTEND
 
 // A query's copies: plain, and in each basis that keys may be in.  Then, where keys are shifted by
-// their positions, two floats and an angle of 64 bits a channel, and a count.
+// their positions, two floats and an angle of 64 bits a channel, and a count; where they have
+// sketches, a copy in each rotation.
 KVL__FN int64_t kvl__query_floats(const kvl__codec* c)
 {
-    const int64_t copies = kvl__max_i64(2, kvl__query_copies(c)) * c->head_dim;
+    const int64_t copies =
+        (kvl__max_i64(2, kvl__query_copies(c)) + kvl__sketches(c)) * c->head_dim;
     return copies + (kvl__shifts_by_position(c) ? 4 * c->head_dim + 4 : 0);
 }
 

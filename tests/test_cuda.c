@@ -111,6 +111,10 @@ static const shape shapes[] = {
     { "oscar:sink=1,recent=8", 8, 2, 128, 64, 120, 0, 0 },
     { "wush:sink=1,recent=8,g16", 8, 2, 64, 64, 100, 0, 0 },
     { "quest:sink=1,recent=8", 8, 2, 64, 64, 100, 0, 0 },
+    { "qjl:k.extra=sketch4,sink=1,recent=8", 16, 1, 256, 64, 60, 0, 0 },
+    { "flagrot-kivi:kg16,k.extra=sketch2,sink=1,recent=8", 3, 1, 64, 64, 60, 20, 0 },
+    { "oscar:k.extra=sketch2,sink=1,recent=8", 4, 2, 128, 64, 60, 0, 0 },
+    { "kivi:k2,v3,g16,k.extra=sketch2,k.round=trellis8,sink=1,recent=4", 4, 1, 48, 48, 50, 0, 0 },
 };
 enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0], CI_SHAPES = 25 };
 

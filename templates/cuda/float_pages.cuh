@@ -96,6 +96,9 @@ INLINE void attend_pages(const kvl__device_attend& a, const kvl__device_seq* s, 
         //% if sides[1].by_position then
         k_add_turned(a, head, row, row >= begin && row < end, w->state.scores);
         //% end
+        //% if sides[1].sketched_at then
+        k_add_sketched(a, s, head, row, row >= begin && row < end, w->state.scores);
+        //% end
         softmax_add(&w->state, strip_rows, a.soft_cap);
         shrink_outputs(w->state, o);
         add_values(s, head, strip, most_of(0, begin - strip), least_of(strip_rows, end - strip), w,

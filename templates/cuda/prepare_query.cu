@@ -3,7 +3,8 @@
 //   grid  num_q_heads, num_queries
 //   a.prepared  [num_queries, num_q_heads, query_floats]: plain [dim], then in the keys' basis
 //               [dim], or, where keys choose, with all pieces rotated and with the head rotated
-//               Where keys are shifted by their positions also what turn.cuh says
+//               Where keys are shifted by their positions also what turn.cuh says, where they
+//               have sketches also in each rotation (sketch.cuh)
 //   a.bias      [num_queries, num_q_heads]: what the shift of keys took from their scores
 
 KERNEL prepare_query(const __grid_constant__ kvl__device_attend a)
@@ -33,6 +34,11 @@ KERNEL prepare_query(const __grid_constant__ kvl__device_attend a)
     //% if sides[1].by_position then
     __syncthreads();
     k_turn_scores(x, record_of(a.tables, a.table_floats, 0, head / num_heads), to + 2 * head_dim_k);
+    __syncthreads();
+    //% end
+    //% if sides[1].sketched_at then
+    __syncthreads();
+    k_turn_sketches(x, to + $(sides[1].sketched_at));
     __syncthreads();
     //% end
     //% if sides[1].turns then

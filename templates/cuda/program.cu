@@ -30,7 +30,8 @@
 //% if (side.by_position or side.unrotated) and (kernel.transform or kernel.codec) then
 #include "turn.cuh"
 //% end
-//% if kernel.codec and not kernel.writes and side.sketches > 0 then
+//% local turned = kernel.name == "prepare_query" and side.sketched_at
+//% if side.sketches > 0 and (turned or kernel.codec and not kernel.writes) then
 #include "sketch.cuh"
 //% end
 //% if kernel.scores and side.restored then

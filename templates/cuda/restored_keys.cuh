@@ -1,6 +1,6 @@
 // restored_keys.cuh -- scores of keys that queries do not meet as codes: before RoPE, with values
 // that are stored as they are, with levels of a calibrated book, with channels of more bits, or
-// with sketches of what codes leave.
+// with sketches that have channels apart.
 //
 // A key is restored to the original basis and, where it is stored before RoPE
 // (gen/parts/pre_rope.lua), turned to its position; the query stays as it is.

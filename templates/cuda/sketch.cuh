@@ -104,12 +104,7 @@ INLINE void $(s "transpose")(float* v, float* room)
 }
 
 //% end
-//% if kernel.writes then
-#include "restored_rows.cuh"
-//% if apart then
-#include "strongest.cuh"
-//% end
-
+//% if kernel.writes or kernel.name == "prepare_query" then
 // The values of a row become those of rotation `which` of it.
 INLINE void $(s "turn_sketch")(int which, float* v, float* room)
 {
@@ -123,6 +118,13 @@ INLINE void $(s "turn_sketch")(int which, float* v, float* room)
         //% end
     }
 }
+
+//% end
+//% if kernel.writes then
+#include "restored_rows.cuh"
+//% if apart then
+#include "strongest.cuh"
+//% end
 
 // STORED
 
@@ -239,6 +241,56 @@ INLINE void $(s "encode_sketches")(const $(s "unit")& u, int first, int end)
         //% end
         $(s "load_residuals")(u, row, end, x);
         if (of < end) $(s "put_sketches")(u.page, of, is_apart, own);
+    }
+}
+//% elseif kernel.name == "prepare_query" then
+// A query x [dim] in each rotation, to [rotations, dim]: a warp has one.
+INLINE void $(s "turn_sketches")(const float* x, float* to)
+{
+#pragma unroll 1
+    for (int which = threadIdx.x / 32; which < $(number); which += cta_warps) {
+        float v[$(each)], *own = to + which * $(dim);
+        $(s "load_sketched")(x, v);
+        $(s "turn_sketch")(which, v, own);
+#pragma unroll
+        for (int k = 0; k < $(each); ++k)
+            if (k * 32 + threadIdx.x % 32 < $(dim)) own[k * 32 + threadIdx.x % 32] = v[k];
+    }
+}
+//% elseif kernel.scores and codec.sketched_at then
+// Adds to this thread's scores, of a row of pages, what its key's sketch has: products of queries
+// in each rotation with signs.
+INLINE void $(s "add_sketched")(const kvl__device_attend& a, const kvl__device_seq* s, int head,
+                           int row, bool is_visible, float (*scores)[cta_threads])
+{
+    enum { heads = $(plan.turn_heads) };         // that a pass serves
+    const int64_t first = (blockIdx.z * (int64_t)gridDim.y + head) * num_heads;
+    if (!is_visible) return;
+    const unsigned char* at = $(s "sketch_row")(page_at(s, row / page_size, head, 0),
+                                           row % page_size);
+    const float scale = $(f32(codec.gain)) * f32_of_f16(read_u16(at)) / $(number).0f;
+#pragma unroll 1
+    for (int h = 0; h < num_heads; h += heads) {
+        const float* q = (const float*)a.prepared + (first + h) * a.query_floats
+                         + $(codec.sketched_at);
+        float sums[heads] = { 0.0f };
+#pragma unroll 1
+        for (int i = 0; i < $(number * dim); i += 16) {
+            const uint32_t minus = ~read_u16(at + 2 + i / 8);
+#pragma unroll
+            for (int k = 0; k < heads; ++k) {
+#pragma unroll
+                for (int j = 0; j < 16; j += 4) {
+                    const float4 of = *(const float4*)(q + k * (int64_t)a.query_floats + i + j);
+                    sums[k] += float_of(bits_of(of.x) ^ (minus << 31 - j & 0x80000000u));
+                    sums[k] += float_of(bits_of(of.y) ^ (minus << 30 - j & 0x80000000u));
+                    sums[k] += float_of(bits_of(of.z) ^ (minus << 29 - j & 0x80000000u));
+                    sums[k] += float_of(bits_of(of.w) ^ (minus << 28 - j & 0x80000000u));
+                }
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < heads; ++k) scores[h + k][threadIdx.x] += scale * sums[k];
     }
 }
 //% else

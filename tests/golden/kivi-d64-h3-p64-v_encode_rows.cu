@@ -719,7 +719,7 @@ INLINE void v_turn_query(float* x, const float* record) { v_to_basis<1>(x, 0, re
 #line 189 "templates/cuda/transform.cuh"
 INLINE void v_from_basis(float* x, const float* record) { v_to_basis<1>(x, 0, record); }
 
-#line 40 "templates/cuda/program.cu"
+#line 41 "templates/cuda/program.cu"
 #line 1 "templates/cuda/encode_rows.cu"
 // encode_rows.cu -- rows of rings become codes of pages: transform, fit, round, pack.
 //
