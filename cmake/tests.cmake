@@ -196,10 +196,10 @@ if(TEST test_jit)
     set_tests_properties(test_jit PROPERTIES RUN_SERIAL TRUE)
 endif()
 
-# Files, operations, pages, prefill and presets once more with a device for the last target: the
-# stand-in of tests/ptxsim.
+# Files, operations, pages, pairs, prefill and presets once more with a device for the last target:
+# the stand-in of tests/ptxsim.
 if(NOT KVLOOM_NO_LUA AND NOT KVLOOM_SANITIZE)
-    foreach(name IN ITEMS test_file test_operations test_pages test_prefill test_presets)
+    foreach(name IN ITEMS test_file test_operations test_pages test_pairs test_prefill test_presets)
         add_test(NAME ${name}_cuda COMMAND $<TARGET_FILE:${name}> --tap=- --short-filename -j1
                  WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
         kvloom_test_properties(${name}_cuda device)

@@ -31,6 +31,7 @@ local embedded = {                                    -- includes from outside t
     ["kvl_device_args.h"] = "runtime/kvl_device_args.h",
     ["formats.h"] = "templates/formats.h",
     ["books.h"] = "templates/books.h",
+    ["widths.h"] = "templates/widths.h",
 }
 
 -- Returns the part of a stage's word, from gen/parts/<stage>_<word>.lua or gen/parts/<word>.lua,

@@ -275,7 +275,7 @@ static int has_kernels(const char* path, const test_target* target)
 {
     fixture f = fixture_read(path);
     const int has = target->target != KVL_TARGET_CUDA ||
-                    (!strstr(f.spec, "rotatekv") && !strstr(f.spec, "block-gtq") &&
+                    (!strstr(f.spec, "rotatekv") &&
                      !strstr(f.spec, "-split") && !strstr(f.spec, "outliers") &&
                      !strstr(f.spec, "higgs") && !strstr(f.spec, "plane"));
     free(f.file);
@@ -314,10 +314,11 @@ static void check_on_a_device(const char* const* names, int num)
 
 Test(codecs, outliers_and_books_on_a_device)
 {
-    // Broken where a device fills or reads slots, ranges or a calibrated book in its own way, or
-    // fits the scale that codes of groups along tokens ask for.
-    static const char* const names[] = { "kvquant", "kvquant_2", "sparse", "static", "lloyd_34" };
-    check_on_a_device(names, 5);
+    // Broken where a device fills or reads slots, ranges or a calibrated book in its own way, fits
+    // the scale that codes of groups along tokens ask for, or joins codes of several widths.
+    static const char* const names[] = { "kvquant", "kvquant_2", "sparse", "static", "lloyd_34",
+                                         "pairs_1", "pairs_4" };
+    check_on_a_device(names, 7);
 }
 
 Test(codecs, sketches_on_a_device)

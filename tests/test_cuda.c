@@ -59,6 +59,8 @@ static const shape shapes[] = {
       3, 1, 80, 32, 80, 0, 30 },
     { "rtn:k2,v3,g16,k.extra=sketch3,k.transform=signed_hadamard,rows=bf16,sink=1,recent=4", 4, 2,
       96, 48, 60, 20, 0 },
+    { "block-gtq/kivi:k3,kg16,v2,vg16,k.place=pre_rope,k.shift=mean,k.extra=sparse3,page=32,sink=1,"
+      "recent=4", 3, 1, 48, 32, 60, 0, 30 },
     // From here on with KVLOOM_TEST_ALL=1 alone.
     { "kvquant:sink=1,recent=4", 16, 1, 256, 256, 100, 0, 0 },
     { "kvquant:k4,k.place=post_rope,k.levels=affine,k.extra=none,k.axis=per_channel,kg32", 4, 2, 64,
@@ -116,7 +118,7 @@ static const shape shapes[] = {
     { "oscar:k.extra=sketch2,sink=1,recent=8", 4, 2, 128, 64, 60, 0, 0 },
     { "kivi:k2,v3,g16,k.extra=sketch2,k.round=trellis8,sink=1,recent=4", 4, 1, 48, 48, 50, 0, 0 },
 };
-enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0], CI_SHAPES = 25 };
+enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0], CI_SHAPES = 26 };
 
 static int all_shapes(void)
 {
@@ -220,7 +222,7 @@ static void read_name(const char* path, char name[64])
 
 // The codecs that a device refuses, and the word that it names.
 static const struct { const char *name, *word; } host_codecs[] = {
-    { "rotatekv", "k.transform = grouped" }, { "block-gtq", "k.levels = pairs" },
+    { "rotatekv", "k.transform = grouped" },
     { "turboquant-split", "k.extra = outliers" }, { "higgs", "k.levels = plane" },
     { "aqua-kv", "k.shift = predicted" },
 };

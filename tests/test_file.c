@@ -51,6 +51,7 @@ static test_cache open_cache(const test_target* target, const char* spec, int ke
     desc.num_layers = 1;
     desc.layers = &c.layer;
     desc.keep_len = keep_len;
+    desc.calibration = test_calibration(TEST_TABLES);
     const kvl_status status = kvl_context_create(&cd, &c.ctx);
     test_ok(c.ctx, status, target->name);
     test_ok(c.ctx, kvl_cache_create(c.ctx, &desc, &c.cache), spec);
@@ -122,6 +123,7 @@ static const char* const specs[] = {
     "kivi:k2,v2,k.extra=token_norm,sink=4,recent=40", "kivi:k1,v2,kg18,k.extra=promote5,page=144",
     "rtn:k2,v3,extra=sparse2,sink=1,recent=9", "qjl:k.extra=sketch_apart1,sink=1,recent=9",
     "kivi:k2,v2,k.extra=sketch3,k.transform=signed_hadamard,recent=40",
+    "block-gtq/rtn:k3,v2,sink=1,recent=9",
 };
 
 enum { NUM_SPECS = sizeof specs / sizeof *specs };

@@ -22,6 +22,6 @@
 
 return { stage = "levels", name = "pairs", side = "k", text = "bits of its own for each RoPE pair",
          bits = { 1, 2, 3, 4 }, widths = { 1, 2, 3, 4, 5, 6 }, offset = "scale - scale",
-         book = "normal", base = "pair_size", host_only = true,
+         book = "normal", base = "pair_size",
          tables = { { name = "pair_bits", shape = { "dim" }, per_codec = { "bits", "shift" } },
                     { name = "pair_size", shape = { "dim" }, per_codec = { "shift" } } } }

@@ -261,6 +261,11 @@ INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
 {
     enum { group_size = $(codec.group_size), groups = $(s "dim") / group_size };
     __shared__ float x[16 * $(s "row_stride")];
+    //% if codec.widths then
+    __shared__ unsigned char codes[16 * $(s "dim")];
+    __shared__ int begins[$(s "dim") + 1];
+    $(s "find_begins")(u.record, begins);
+    //% end
     for (int tile = first / 16; tile * 16 < end; ++tile) {
         $(s "load_tile")(u, tile, first, end, x);
         for (int item = threadIdx.x; item < 16 * groups; item += cta_threads) {
@@ -292,10 +297,21 @@ INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
             $(s "refit")(&pair, grid, of, 1, $(codec.stat_names));
             //% end
             $(s "put_pair")(u.page, group, pair.scale_code, pair.zero_code);
+            //% if codec.widths then
+            for (int i = 0; i < group_size; ++i)
+                codes[item % 16 * $(s "dim") + channel + i] = (unsigned char)$(s "code_of_width")(
+                    of[i] * grid.inverse, begins[channel + i + 1] - begins[channel + i]);
+            //% else
             for (int i = 0; i < group_size; ++i) of[i] = float_of($(s "code_of")(of[i], grid));
+            //% end
             //% end
         }
         __syncthreads();
+        //% if codec.widths then
+        $(s "join_codes")(codes, begins, most_of(first - tile * 16, 0),
+                     least_of(end - tile * 16, 16), $(s "row_stride"), x);
+        __syncthreads();
+        //% end
         $(s "put_tile")(u, tile, first, end, x);
     }
 }

@@ -16,6 +16,9 @@
 #include "empty_codec.cuh"
 //% else
 #include "codec.cuh"
+//% if side.widths then
+#include "widths.cuh"
+//% end
 //% end
 //% end
 //% if kernel.writes and side.searches then

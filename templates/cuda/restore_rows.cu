@@ -7,11 +7,18 @@
 //   a.choices  [units of the rows], where each has one
 
 INLINE void $(s "restore_quantized")(const kvl__device_restore& a, const unsigned char* page,
-                                     int row, int64_t at, float* x)
+                                     const float* record, int row, int64_t at, float* x)
 {
+    (void)record;
+    //% local read = s "read_value" .. "(page, row, i, &code)"
+    //% if codec.widths then
+    __shared__ int begins[$(s "dim") + 1];
+    $(s "find_begins")(record, begins);
+    //% read = s "read_level" .. "(page, row, i, begins, &code)"
+    //% end
     for (int i = threadIdx.x; i < $(s "dim"); i += cta_threads) {
         uint32_t code;
-        x[i] = $(s "read_value")(page, row, i, &code);
+        x[i] = $(read);
         if (a.codes) ((uint16_t*)a.codes)[at * $(s "dim") + i] = (uint16_t)code;
     }
     //% if codec.raw == "none" then
@@ -39,8 +46,8 @@ KERNEL $(s "restore_rows")(const __grid_constant__ kvl__device_restore a)
     const int row = (int)a.first + blockIdx.x, behind = row - a.windows.sink_len;
     if (behind >= 0 && behind < s->quantized) {
         unsigned char* at = page_at(s, behind / page_size, head, $(side));
-        $(s "restore_quantized")(a, at, behind % page_size, blockIdx.x, x);
         const float* record = record_of(a.tables, a.table_floats, $(side), head);
+        $(s "restore_quantized")(a, at, record, behind % page_size, blockIdx.x, x);
         //% if codec.promoted > 0 then
         $(s "add_planes")(at, behind % page_size, 1, 0, 1, 0, x);
         //% end

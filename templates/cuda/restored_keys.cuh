@@ -1,6 +1,6 @@
 // restored_keys.cuh -- scores of keys that queries do not meet as codes: before RoPE, with values
-// that are stored as they are, with levels of a calibrated book, with channels of more bits, or
-// with sketches that have channels apart.
+// that are stored as they are, with levels of a calibrated book, with channels that have bits of
+// their own or more, or with sketches that have channels apart.
 //
 // A key is restored to the original basis and, where it is stored before RoPE
 // (gen/parts/pre_rope.lua), turned to its position; the query stays as it is.
@@ -13,6 +13,21 @@ enum { $(s "restored_stride") = $(dim + 1) };
 
 // 16 rows [16, restored_stride] in their basis, of a page from row `at` on: those that are not
 // visible are zeros.  choices [16]: their bases, where they have several, or their norms' codes.
+//% if codec.widths then
+// begins: where channels begin in a row's string.
+INLINE void $(s "read_rows")(const unsigned char* page, int at, int row, int begin, int end,
+                        const int* begins, float* x)
+{
+    __syncthreads();
+    for (int i = threadIdx.x; i < $(16 * dim); i += cta_threads) {
+        uint32_t code;
+        float value = 0.0f;
+        if ($(visible)) value = $(s "read_level")(page, at + i % 16, i / 16, begins, &code);
+        x[i % 16 * $(s "restored_stride") + i / 16] = value;
+    }
+    __syncthreads();
+}
+//% else
 INLINE void $(s "read_rows")(const unsigned char* page, int at, int row, int begin, int end,
                         uint32_t* choices, float* x)
 {
@@ -36,6 +51,7 @@ INLINE void $(s "read_rows")(const unsigned char* page, int at, int row, int beg
     //% end
     __syncthreads();
 }
+//% end
 
 //% if codec.unrotated then
 // Angles of pairs as parts of 2^64 of a turn.
@@ -101,6 +117,12 @@ INLINE void $(s "score_strip")(const kvl__device_attend& a, const kvl__device_se
     $(s "load_angles")(turns, angles);
     //% end
     __shared__ uint32_t choices[16];
+    const float* record = record_of(a.tables, a.table_floats, 0, head);
+    //% local kept = codec.widths and "begins" or "choices"
+    //% if codec.widths then
+    __shared__ int begins[$(dim + 1)];
+    $(s "find_begins")(record, begins);
+    //% end
     const int own = threadIdx.x / 8;
     float sums[num_heads];
 #pragma unroll 1
@@ -109,9 +131,8 @@ INLINE void $(s "score_strip")(const kvl__device_attend& a, const kvl__device_se
 #pragma unroll 1
     for (int row = strip; row < end && row < strip + cta_threads; row += 16) {
         unsigned char* page = page_at(s, row / page_size, head, $(codec.is_key and 0 or 1));
-        $(s "read_rows")(page, row % page_size, row, begin, end, choices, x);
-        $(s "out_of_basis")<16>(record_of(a.tables, a.table_floats, 0, head), choices,
-                           $(s "restored_stride"), x);
+        $(s "read_rows")(page, row % page_size, row, begin, end, $(kept), x);
+        $(s "out_of_basis")<16>(record, choices, $(s "restored_stride"), x);
         //% if codec.slots > 0 then
         $(s "put_slots")(page, row % page_size, 16, begin - row, end - row,
                     $(s "restored_stride"), x);

@@ -49,7 +49,7 @@
 #include "promote.h"
 //% end
 //% if side.widths then
-#include "widths.h"
+#include "width_rows.h"
 //% end
 #include "encode_rows.c"
 #include "decode_rows.c"

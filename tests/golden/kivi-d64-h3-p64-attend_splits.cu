@@ -826,7 +826,7 @@ INLINE float v_read_value(const unsigned char* page, int row, int channel, uint3
 }
 
 
-#line 47 "templates/cuda/program.cu"
+#line 50 "templates/cuda/program.cu"
 #line 1 "templates/cuda/attend_splits.cu"
 // attend_splits.cu -- attention of a query row over one part of the rows that it sees.
 //

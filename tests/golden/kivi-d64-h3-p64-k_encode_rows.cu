@@ -692,7 +692,7 @@ INLINE float k_read_value(const unsigned char* page, int row, int channel, uint3
 }
 
 
-#line 28 "templates/cuda/program.cu"
+#line 31 "templates/cuda/program.cu"
 #line 1 "templates/cuda/transform.cuh"
 // transform.cuh -- rows into the basis of the keys' codec, and out of it.
 //
@@ -719,7 +719,7 @@ INLINE void k_turn_query(float* x, const float* record) { k_to_basis<1>(x, 0, re
 #line 189 "templates/cuda/transform.cuh"
 INLINE void k_from_basis(float* x, const float* record) { k_to_basis<1>(x, 0, record); }
 
-#line 41 "templates/cuda/program.cu"
+#line 44 "templates/cuda/program.cu"
 #line 1 "templates/cuda/encode_rows.cu"
 // encode_rows.cu -- rows of rings become codes of pages: transform, fit, round, pack.
 //
@@ -812,23 +812,23 @@ INLINE void k_put_tile(const k_unit& u, int tile, int first, int end, const floa
     k_put_cells(u, tile, first, end, x, k_row_stride, 0, k_dim);
 }
 
-#line 304 "templates/cuda/encode_rows.cu"
+#line 320 "templates/cuda/encode_rows.cu"
 // Channels of a thread: with a search, whose candidates take many registers, one at a time.
-#line 310 "templates/cuda/encode_rows.cu"
+#line 326 "templates/cuda/encode_rows.cu"
 enum { k_each = 1, k_last_pass = 1 };
 
 // What a thread knows of its channels: statistics, pair and grid, and the candidates of a search.
 typedef struct k_channels {
     k_grid grids[1];
     k_pair pairs[1];
-#line 317 "templates/cuda/encode_rows.cu"
+#line 333 "templates/cuda/encode_rows.cu"
     float los[1];
-#line 317 "templates/cuda/encode_rows.cu"
+#line 333 "templates/cuda/encode_rows.cu"
     float his[1];
-#line 332 "templates/cuda/encode_rows.cu"
+#line 348 "templates/cuda/encode_rows.cu"
 } k_channels;
 
-#line 429 "templates/cuda/encode_rows.cu"
+#line 445 "templates/cuda/encode_rows.cu"
 // A value of channel i, of token t of the group, passes, in the last pass to become its code.
 INLINE void k_pass_value(k_channels* w, int pass, int i, int t, float* at)
 {
@@ -836,33 +836,33 @@ INLINE void k_pass_value(k_channels* w, int pass, int i, int t, float* at)
     if (pass == k_last_pass) {
         *at = float_of(k_code_of(value, w->grids[i]));
     } else if (pass == 0) {
-#line 440 "templates/cuda/encode_rows.cu"
+#line 456 "templates/cuda/encode_rows.cu"
         {
             const float x = value;
             float& lo = w->los[i];
             if (t == 0) lo = x;
             else lo = x < lo ? x : lo;
         }
-#line 440 "templates/cuda/encode_rows.cu"
+#line 456 "templates/cuda/encode_rows.cu"
         {
             const float x = value;
             float& hi = w->his[i];
             if (t == 0) hi = x;
             else hi = x > hi ? x : hi;
         }
-#line 459 "templates/cuda/encode_rows.cu"
+#line 475 "templates/cuda/encode_rows.cu"
     }
 }
 
 INLINE void k_end_pass(k_channels* w, int pass)
 {
-#line 468 "templates/cuda/encode_rows.cu"
+#line 484 "templates/cuda/encode_rows.cu"
     if (pass == 0) {
 #pragma unroll
         for (int i = 0; i < 1; ++i)
             w->grids[i] = k_fit_grid(&w->pairs[i], -1, w->los[i], w->his[i]);
     }
-#line 486 "templates/cuda/encode_rows.cu"
+#line 502 "templates/cuda/encode_rows.cu"
 }
 
 // Groups along tokens: group_size rows at once, each channel from `from` on with a grid of its own.
@@ -872,14 +872,14 @@ INLINE void k_end_pass(k_channels* w, int pass)
 INLINE void k_encode_group(const k_unit& u, int first, int end, float* x, int from)
 {
     k_channels w;
-#line 496 "templates/cuda/encode_rows.cu"
+#line 512 "templates/cuda/encode_rows.cu"
     for (int i = 0; i < 1; ++i) w.los[i] = 0.0f;    // of threads without any
-#line 496 "templates/cuda/encode_rows.cu"
+#line 512 "templates/cuda/encode_rows.cu"
     for (int i = 0; i < 1; ++i) w.his[i] = 0.0f;    // of threads without any
-#line 505 "templates/cuda/encode_rows.cu"
+#line 521 "templates/cuda/encode_rows.cu"
 #pragma unroll 1
     for (int pass = 0; pass <= k_last_pass; ++pass) {
-#line 510 "templates/cuda/encode_rows.cu"
+#line 526 "templates/cuda/encode_rows.cu"
 #pragma unroll 1
         for (int tile = first / 16; tile * 16 < end; ++tile) {
             const int begin = tile * 16 < first ? first - tile * 16 : 0;
@@ -896,7 +896,7 @@ INLINE void k_encode_group(const k_unit& u, int first, int end, float* x, int fr
             }
             if (pass < k_last_pass) continue;
             __syncthreads();
-#line 527 "templates/cuda/encode_rows.cu"
+#line 543 "templates/cuda/encode_rows.cu"
             k_put_cells(u, tile, first, end, x + from, k_row_stride, from,
                         64);
         }
@@ -916,12 +916,12 @@ INLINE void k_encode_unit(const k_unit& u, int first, int end)
     enum { group_size = 32 };
     __shared__ float x[16 * k_row_stride];
     for (int row = first; row < end; row += group_size) {
-#line 551 "templates/cuda/encode_rows.cu"
+#line 567 "templates/cuda/encode_rows.cu"
         k_encode_group(u, row, row + group_size, x, 0);
-#line 553 "templates/cuda/encode_rows.cu"
+#line 569 "templates/cuda/encode_rows.cu"
     }
 }
-#line 556 "templates/cuda/encode_rows.cu"
+#line 572 "templates/cuda/encode_rows.cu"
 
 KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -941,8 +941,8 @@ KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
     u.sink_len = a.windows.sink_len;
     u.page = page_at(s, page, head, 0);
     u.record = record_of(a.tables, a.table_floats, 0, head);
-#line 578 "templates/cuda/encode_rows.cu"
+#line 594 "templates/cuda/encode_rows.cu"
     k_encode_unit(u, first - u.row, end - u.row);
-#line 582 "templates/cuda/encode_rows.cu"
+#line 598 "templates/cuda/encode_rows.cu"
 }
 

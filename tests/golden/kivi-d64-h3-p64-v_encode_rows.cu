@@ -692,7 +692,7 @@ INLINE float v_read_value(const unsigned char* page, int row, int channel, uint3
 }
 
 
-#line 28 "templates/cuda/program.cu"
+#line 31 "templates/cuda/program.cu"
 #line 1 "templates/cuda/transform.cuh"
 // transform.cuh -- rows into the basis of the values' codec, and out of it.
 //
@@ -719,7 +719,7 @@ INLINE void v_turn_query(float* x, const float* record) { v_to_basis<1>(x, 0, re
 #line 189 "templates/cuda/transform.cuh"
 INLINE void v_from_basis(float* x, const float* record) { v_to_basis<1>(x, 0, record); }
 
-#line 41 "templates/cuda/program.cu"
+#line 44 "templates/cuda/program.cu"
 #line 1 "templates/cuda/encode_rows.cu"
 // encode_rows.cu -- rows of rings become codes of pages: transform, fit, round, pack.
 //
@@ -818,46 +818,49 @@ INLINE void v_encode_unit(const v_unit& u, int first, int end)
 {
     enum { group_size = 32, groups = v_dim / group_size };
     __shared__ float x[16 * v_row_stride];
+#line 269 "templates/cuda/encode_rows.cu"
     for (int tile = first / 16; tile * 16 < end; ++tile) {
         v_load_tile(u, tile, first, end, x);
         for (int item = threadIdx.x; item < 16 * groups; item += cta_threads) {
             const int row = tile * 16 + item % 16, channel = item / 16 * group_size;
             if (row < first || row >= end) continue;
             float* of = x + item % 16 * v_row_stride + channel;
-#line 274 "templates/cuda/encode_rows.cu"
+#line 279 "templates/cuda/encode_rows.cu"
             float lo;
-#line 274 "templates/cuda/encode_rows.cu"
+#line 279 "templates/cuda/encode_rows.cu"
             float hi;
-#line 276 "templates/cuda/encode_rows.cu"
+#line 281 "templates/cuda/encode_rows.cu"
             {
                 const float x = of[0];
-#line 279 "templates/cuda/encode_rows.cu"
+#line 284 "templates/cuda/encode_rows.cu"
                 lo = x;
-#line 279 "templates/cuda/encode_rows.cu"
+#line 284 "templates/cuda/encode_rows.cu"
                 hi = x;
-#line 281 "templates/cuda/encode_rows.cu"
+#line 286 "templates/cuda/encode_rows.cu"
             }
             for (int i = 1; i < group_size; ++i) {
                 const float x = of[i];
-#line 285 "templates/cuda/encode_rows.cu"
+#line 290 "templates/cuda/encode_rows.cu"
                 lo = x < lo ? x : lo;
-#line 285 "templates/cuda/encode_rows.cu"
+#line 290 "templates/cuda/encode_rows.cu"
                 hi = x > hi ? x : hi;
-#line 287 "templates/cuda/encode_rows.cu"
+#line 292 "templates/cuda/encode_rows.cu"
             }
             const int group = v_group(row, channel);
             v_pair pair;
             const v_grid grid = v_fit_grid(&pair, -1, lo, hi);
-#line 294 "templates/cuda/encode_rows.cu"
+#line 299 "templates/cuda/encode_rows.cu"
             v_put_pair(u.page, group, pair.scale_code, pair.zero_code);
+#line 305 "templates/cuda/encode_rows.cu"
             for (int i = 0; i < group_size; ++i) of[i] = float_of(v_code_of(of[i], grid));
-#line 297 "templates/cuda/encode_rows.cu"
+#line 308 "templates/cuda/encode_rows.cu"
         }
         __syncthreads();
+#line 315 "templates/cuda/encode_rows.cu"
         v_put_tile(u, tile, first, end, x);
     }
 }
-#line 556 "templates/cuda/encode_rows.cu"
+#line 572 "templates/cuda/encode_rows.cu"
 
 KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -877,8 +880,8 @@ KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
     u.sink_len = a.windows.sink_len;
     u.page = page_at(s, page, head, 1);
     u.record = record_of(a.tables, a.table_floats, 1, head);
-#line 578 "templates/cuda/encode_rows.cu"
+#line 594 "templates/cuda/encode_rows.cu"
     v_encode_unit(u, first - u.row, end - u.row);
-#line 582 "templates/cuda/encode_rows.cu"
+#line 598 "templates/cuda/encode_rows.cu"
 }
 
