@@ -325,8 +325,8 @@ Test(codecs, sketches_on_a_device)
 {
     // Broken where a device rotates a row otherwise, or keeps other channels apart.
     static const char* const names[] = { "turbo_prod", "qjl", "qjl_80", "qjl_signs", "sketch_96",
-                                         "sketch_out" };
-    check_on_a_device(names, 6);
+                                         "sketch_out", "pairs_rope" };
+    check_on_a_device(names, 7);
 }
 
 Test(codecs, fixtures_on_the_reference)

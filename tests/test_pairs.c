@@ -208,7 +208,6 @@ Test(pairs, every_composition_is_served)
             kvl_seq fork = 0;
             inputs* in = make_inputs((int)i, cases[i].dim);
             const char* spec = cases[i].spec;
-            if (targets[t].target == KVL_TARGET_CUDA && strstr(spec, "sketch")) continue;
             const kvl_statistics_rows rows = rows_of(in);
             kvl_layer_desc layer = test_layer(spec, Q_HEADS, HEADS, cases[i].dim, cases[i].dim);
             const size_t size = sizeof(float) * ROWS * HEADS * (size_t)cases[i].dim;

@@ -134,11 +134,16 @@ INLINE void $(s "load_residuals")(const $(s "unit")& u, int row, int end, float*
     __shared__ uint32_t choices[cta_warps];
     uint32_t code;
     __syncthreads();
+    //% if codec.widths then
+    __shared__ int begins[$(s "dim") + 1];
+    $(s "find_begins")(u.record, begins);
+    //% end
+    //% local read = codec.widths and s "read_level" .. "(u.page, of, channel, begins, &code)"
+    //%              or s "read_value" .. "(u.page, of, channel, &code)"
 #pragma unroll 1
     for (int i = threadIdx.x; i < cta_warps * $(dim); i += cta_threads) {
         const int of = row + i / $(dim), channel = i % $(dim);
-        x[i / $(dim) * $(s "row_stride") + channel] =
-            of < end ? $(s "read_value")(u.page, of, channel, &code) : 0.0f;
+        x[i / $(dim) * $(s "row_stride") + channel] = of < end ? $(read) : 0.0f;
     }
     //% if codec.flagged then
     if (threadIdx.x < cta_warps)

@@ -43,7 +43,8 @@ INLINE void $(s "join_codes")(const unsigned char* codes, const int* begins, int
         }
     }
 }
-//% else
+//% end
+//% if not kernel.writes or codec.sketches > 0 then
 // One value in units of its size, and its code.
 INLINE float $(s "read_level")(const unsigned char* page, int row, int channel, const int* begins,
                           uint32_t* code)
