@@ -353,9 +353,10 @@ end
 -- channels, whose bits are set where signs are minus; the gain.
 local function add_sketches(d, c, extra)
     local dim, words = c.head_dim, {}
-    d.sketches, d.apart = extra and extra.signs and c.extra_number or 0, extra and extra.apart
-    d.sketch_bytes = d.sketches > 0 and 4 * 4 * (dim + 1) + (d.apart and 8 * dim or 0) + 16 or 0
+    d.sketches, d.sketch_bytes = extra and extra.signs and c.extra_number or 0, 0
     if d.sketches == 0 then return end
+    d.kept_apart = extra.apart
+    d.sketch_bytes = 4 * 4 * (dim + 1) + (extra.apart and 8 * dim or 0) + 16
     for round = 1, 3 * d.sketches do
         for first = 0, dim - 1, 32 do
             local word = 0

@@ -2,7 +2,7 @@
 //
 // gen/parts/sketch.lua and sketch_apart.lua have the definition.  A warp has a row: value k of a
 // lane is channel lane + 32 k.
-//% local dim, number, apart = codec.head_dim, codec.sketches, codec.apart
+//% local dim, number, apart = codec.head_dim, codec.sketches, codec.kept_apart
 //% local each = (dim + 31) // 32
 //% local piece = dim & -dim
 //% local pieces = dim // piece
