@@ -4,7 +4,7 @@
 -- is 2.25, and each of the two sets has a rotation and a norm in 16 bits of its own, 0.25 more.
 -- b3 is what it calls 3.5.  Which channels are the strong ones a calibration says, and
 -- extra=outliersN how many.  KL (median) of SmolLM2, 64 channels, one window of 1024 tokens: 168
--- (31) at 2.75 bits, b3 35 (6.3) at 3.75, where turboquant-mse has 246 (76) at 2.25, 56 (12) at 3.25.
+-- (31) at 2.75 bits, b3 35 (6.3) at 3.75; turboquant-mse has 246 (76) at 2.25, 56 (12) at 3.25.
 
 return {
     name = "turboquant-split", text = "outlying channels with a bit more",
