@@ -263,15 +263,6 @@ Test(outliers, what_they_cannot_serve_is_refused)
     kvl_context_destroy(ctx);
 }
 
-static void expect_no_cache(kvl_context* ctx, const kvl_cache_desc* desc, const char* words)
-{
-    kvl_cache* none = NULL;
-    const kvl_status status = kvl_cache_create(ctx, desc, &none);
-    cr_expect(status == KVL_BAD_ARGUMENT && !none && strstr(kvl_context_message(ctx), words),
-              "'%s', expected '%s'", kvl_context_message(ctx), words);
-    kvl_cache_free(none);
-}
-
 // Breaks when an order that names a channel twice, or none, is taken: what reads rows by it would
 // read beside them.
 Test(outliers, orders_that_are_none_are_refused)
@@ -286,9 +277,9 @@ Test(outliers, orders_that_are_none_are_refused)
     cache.num_layers = 1;
     cache.layers = &layer;
     test_fitted_open(&b, &reference, &layer, &rows, NULL, 0);
-    expect_no_cache(b.c.ctx, &cache, "layer 0: k.extra = outliers: needs a calibration with "
-                    "layer.0.k.outlier_order@outliers16; make it with kvloom-calibrate -m MODEL -f "
-                    "TEXT -o FILE --for 'turboquant-split");
+    test_no_cache(b.c.ctx, &cache, "layer 0: k.extra = outliers: needs a calibration with "
+                  "layer.0.k.outlier_order@outliers16; make it with kvloom-calibrate -m MODEL -f "
+                  "TEXT -o FILE --for 'turboquant-split");
     cache.calibration = b.calibration;
     float* order = (float*)(uintptr_t)kvl_calibration_table(b.calibration, 0, 1,
                                                             "outlier_order@outliers16", &num);
@@ -296,11 +287,11 @@ Test(outliers, orders_that_are_none_are_refused)
     const float was = order[64 + 5];
     for (int i = 0; i < 4; ++i) {
         order[64 + 5] = wrong[i];
-        expect_no_cache(b.c.ctx, &cache, i == 3 ? "must be finite" : "in head 1, number 5: must "
-                                                "name each of the head's 64 channels once");
+        test_no_cache(b.c.ctx, &cache, i == 3 ? "must be finite" : "in head 1, number 5: must "
+                                              "name each of the head's 64 channels once");
     }
     order[64 + 5] = order[64 + 6];
-    expect_no_cache(b.c.ctx, &cache, "layer.0.v.outlier_order = ");
+    test_no_cache(b.c.ctx, &cache, "layer.0.v.outlier_order = ");
     order[64 + 5] = was;
     test_fitted_close(&b);
     free(in);

@@ -265,15 +265,6 @@ Test(pairs, what_they_cannot_serve_is_refused)
     kvl_context_destroy(ctx);
 }
 
-static void expect_no_cache(kvl_context* ctx, const kvl_cache_desc* desc, const char* words)
-{
-    kvl_cache* none = NULL;
-    const kvl_status status = kvl_cache_create(ctx, desc, &none);
-    cr_expect(status == KVL_BAD_ARGUMENT && !none && strstr(kvl_context_message(ctx), words),
-              "'%s', expected '%s'", kvl_context_message(ctx), words);
-    kvl_cache_free(none);
-}
-
 // Statistics of one layer of rows.
 static kvl_statistics* gather(kvl_context* ctx, const kvl_layer_desc* layer, const inputs* in)
 {
@@ -300,8 +291,8 @@ Test(pairs, maps_that_do_not_fit_are_refused)
     int64_t num = 0;
     cache.num_layers = 1;
     cache.layers = &layer;
-    expect_no_cache(ctx, &cache, "needs a calibration with layer.0.k.pair_bits@b2; make it with "
-                    "kvloom-calibrate -m MODEL -f TEXT -o FILE --for 'block-gtq");
+    test_no_cache(ctx, &cache, "needs a calibration with layer.0.k.pair_bits@b2; make it with "
+                  "kvloom-calibrate -m MODEL -f TEXT -o FILE --for 'block-gtq");
     kvl_statistics* stats = gather(ctx, &layer, in);
     cr_expect(kvl_calibration_create(stats, &cache, &calibration) == KVL_BAD_ARGUMENT &&
               strstr(kvl_context_message(ctx), "layer 0: k.levels = pairs: table 'pair_bits': "
@@ -317,18 +308,18 @@ Test(pairs, maps_that_do_not_fit_are_refused)
     cr_assert(bits && size);
     const float was = bits[70];
     bits[70] = was == 6.0f ? 5.0f : was + 1.0f;
-    expect_no_cache(ctx, &cache, was == 6.0f ? "of head 1 add up to 127: must be 128"
+    test_no_cache(ctx, &cache, was == 6.0f ? "of head 1 add up to 127: must be 128"
                                              : "layer.0.k.pair_bits of head 1 add up to 129: must "
-                                               "be 128, 2 for each of 64 channels");
+                                             "be 128, 2 for each of 64 channels");
     static const float wrong[] = { 7.0f, -1.0f, 1.5f, NAN };
     for (int i = 0; i < 4; ++i) {
         bits[70] = wrong[i];
-        expect_no_cache(ctx, &cache, i == 3 ? "must be finite" : "in head 1, number 6: must be a "
-                                              "whole number from 0 to 6");
+        test_no_cache(ctx, &cache, i == 3 ? "must be finite" : "in head 1, number 6: must be a "
+                                            "whole number from 0 to 6");
     }
     bits[70] = was;
     size[3] = 0.0f;
-    expect_no_cache(ctx, &cache, "layer.0.k.pair_size = 0 in head 0, number 3: must be above 0");
+    test_no_cache(ctx, &cache, "layer.0.k.pair_size = 0 in head 0, number 3: must be above 0");
     kvl_statistics_free(stats);
     kvl_calibration_free(calibration);
     kvl_context_destroy(ctx);

@@ -885,6 +885,15 @@ void test_walk(const float* y, int n, int bits, int states, uint16_t* codes, uin
     kvl__trellis_walk(&trellis, y, n, codes, levels);
 }
 
+void test_no_cache(kvl_context* ctx, const kvl_cache_desc* desc, const char* words)
+{
+    kvl_cache* none = NULL;
+    const kvl_status status = kvl_cache_create(ctx, desc, &none);
+    cr_expect(status == KVL_BAD_ARGUMENT && !none && strstr(kvl_context_message(ctx), words),
+              "'%s', expected '%s'", kvl_context_message(ctx), words);
+    kvl_cache_free(none);
+}
+
 test_state test_snapshot(test_cache* c, kvl_seq seq)
 {
     test_state s;

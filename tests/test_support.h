@@ -148,6 +148,9 @@ typedef struct test_state {
 test_state test_snapshot(test_cache* c, kvl_seq seq);
 void test_same_state(const test_state* a, const test_state* b, const char* what);
 
+// A cache that is refused as a bad argument, by a message with these words.
+void test_no_cache(kvl_context* ctx, const kvl_cache_desc* desc, const char* words);
+
 // What the target reads from a page of one side and one head whose first rows have these codes, in
 // the linear order of files: codes [num_rows, head_dim] as kvl_read_codes has them.
 void test_read_linear(test_cache* c, int is_value, const unsigned char* linear, int num_rows,

@@ -235,8 +235,9 @@ static const struct { const char* spec; int heads, dim, bytes, rows; } traffic[]
     { "kivi:k2,v2,g32", 8, 64, 40, 128 },      { "kivi:k2,v2,g64,page=512", 8, 128, 72, 256 },
     { "kivi:k4,v4,g32", 8, 128, 144, 128 },    { "kivi:k2,v2,g32,meta=f16", 8, 128, 96, 128 },
     { "loom", 4, 128, 72, 128 },               { "flagrot-kivi:k2,v2,g32", 4, 128, 80, 128 },
-    { "rtn:k2,v2,g32", 4, 128, 80, 128 },      { "quest", 8, 128, 68, 128 },
-    { "wush", 8, 128, 72, 128 },
+    { "flagrot-kivi:k2,v2,g32", 8, 128, 80, 128 }, { "rtn:k2,v2,g32", 4, 128, 80, 128 },
+    { "quest", 4, 128, 68, 128 },              { "quest", 8, 128, 68, 128 },
+    { "wush", 4, 128, 72, 128 },               { "wush", 8, 128, 72, 128 },
 };
 
 // What it costs to see twice the rows, in the same CTA: counters less those of the rows alone.

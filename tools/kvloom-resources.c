@@ -44,7 +44,8 @@ static const char* const table[] = {
     "oscar:b4 8 1 256", "quest 4 1 64", "kivi:k2,g32 16 1 576/512", "f16 16 1 576/512",
     "kivi:k2,v3,g32,round=trellis 32 8 128", "wush:b4,round=trellis64,fit=search 8 1 256",
     "loom:round=feedback_trellis 4 1 128", "loom:k.shift=rotating-mean 7 1 64",
-    "kivi:k2,v2,g32 16 1 128", "kvquant 32 8 128", NULL };
+    "kivi:k2,v2,g32 16 1 128", "kvquant 32 8 128", "oscar-norm 32 8 128", "kitty 16 1 256",
+    "qjl 8 1 128", "turboquant-prod 32 8 128", "block-gtq 4 1 128", NULL };
 
 // With --all: the product, as far as a codec goes.
 static const char* const all_specs[] = {

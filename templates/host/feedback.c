@@ -8,7 +8,6 @@
 //% local along = codec.axis == "per_channel"
 //% local room = along and (codec.group_size + isa.lanes - 1) // isa.lanes * isa.lanes or 32
 //% local wide = room % (2 * isa.lanes) == 0 and 2 or 1
-//% local step = (not fit.ordered and codec.group_size % 16 == 0) and 16 or 1
 //% local zeros = codec.zero_bytes > 0
 
 enum { $(s "room") = $(room) };
@@ -67,37 +66,7 @@ INLINE void $(s "round_lanes")(const float* t, vf scale, vf offset, vf inverse, 
 }
 
 //% end
-//% local lists = codec.path and ", uint16_t* codes, uint16_t* levels" or ""
-static $(s "grid") $(s "fit_values")(unsigned char* page, int group, const float* $("of" .. lists))
-{
-    enum { group_size = $(codec.group_size), step = $(step) };
-    //% for _, stat in ipairs(fit.stats) do
-    float $(stat.name .. "s")[step];
-    //% end
-    for (int j = 0; j < step; ++j) {
-        const float x = of[j];
-        //% for _, stat in ipairs(fit.stats) do
-        $(stat.name .. "s")[j] = $(stat.first);
-        //% end
-    }
-    for (int i = step; i < group_size; i += step) {
-        for (int j = 0; j < step; ++j) {
-            const float x = of[i + j];
-            //% for _, stat in ipairs(fit.stats) do
-            const float $(stat.name) = $(stat.name .. "s")[j];
-            $(stat.name .. "s")[j] = $(stat.next);
-            //% end
-        }
-    }
-    //% for _, stat in ipairs(fit.stats) do
-    float $(stat.name) = $(stat.name .. "s")[0];
-    for (int j = 1; j < step; ++j) {
-        const float x = $(stat.name .. "s")[j];
-        $(stat.name) = $(stat.next);
-    }
-    //% end
-    return $(codec.fit_call("page", "group", "of", "1", codec.stat_names));
-}
+#include "fit_group.h"
 
 // Rows [count] of the window, transformed, as columns in order.
 static void $(s "load_columns")(const kvl__encode_args* a, int first, int count, $(s "feedback")* f)
@@ -161,13 +130,13 @@ static void $(s "round_channel")(unsigned char* page, int group, int j, int is_f
         store(t + at, load(&f->y[j][at]) + load(g + at));
     //% if codec.path then
     LINE uint16_t levels[$(s "room")] = { 0 };
-    const $(s "grid") grid = $(s "fit_values")(page, group, t, q, levels);
+    const $(s "grid") grid = $(s "fit_group")(page, group, t, q, levels);
     const vf scale = repeat($(s "read_scale")(page, group));
     for (int at = 0; at < $(s "room"); at += lanes) {
         const vi level = __builtin_convertvector(*(const vh_at*)(levels + at), vi);
         store(back + at, scale * __builtin_convertvector(level, vf) + grid.offset);
     //% else
-    const $(s "grid") grid = $(s "fit_values")(page, group, t);
+    const $(s "grid") grid = $(s "fit_group")(page, group, t);
     const vf scale = repeat($(s "read_scale")(page, group));
     for (int at = 0; at < $(s "room"); at += lanes) {
         $(s "round_lanes")(t + at, scale, repeat(grid.offset), repeat(grid.inverse), q + at,
@@ -225,7 +194,7 @@ static void $(s "fit_rows")(const kvl__encode_args* a, int first, int count, $(s
             uint16_t codes[$(s "group_size")], levels[$(s "group_size")];
             //% end
             //% local more = codec.path and ", codes, levels" or ""
-            const $(s "grid") grid = $(s "fit_values")(a->page, group, x + $("i" .. more));
+            const $(s "grid") grid = $(s "fit_group")(a->page, group, x + $("i" .. more));
             f->scale[i / $(s "group_size")][t] = $(s "read_scale")(a->page, group);
             f->offset[i / $(s "group_size")][t] = grid.offset;
             f->inverse[i / $(s "group_size")][t] = grid.inverse;

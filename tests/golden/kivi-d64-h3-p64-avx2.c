@@ -2832,65 +2832,75 @@ INLINE void v_load_row(const uint16_t* row, const float* tables, float* x)
 #line 1 "templates/host/encode_row.h"
 // encode_row.h -- groups along the channels of a row of the values: fit, round, pack.
 
-#line 5 "templates/host/encode_row.h"
-INLINE void v_encode_row(const float* x, const float* tables, unsigned char* page, int row)
+#line 1 "templates/host/fit_group.h"
+// fit_group.h -- the grid of a group of the values side by side; of a path also codes and
+// levels.
+
+#line 7 "templates/host/fit_group.h"
+INLINE v_grid v_fit_group(unsigned char* page, int group, const float* of)
 {
     enum { group_size = 32, step = 16 };
+#line 11 "templates/host/fit_group.h"
+    float los[step];
+#line 11 "templates/host/fit_group.h"
+    float his[step];
+#line 13 "templates/host/fit_group.h"
+    // Every step-th value has its own statistics; what they come to is order-free.
+    for (int j = 0; j < step; ++j) {
+        const float x = of[j];
+#line 17 "templates/host/fit_group.h"
+        los[j] = x;
+#line 17 "templates/host/fit_group.h"
+        his[j] = x;
+#line 19 "templates/host/fit_group.h"
+    }
+    for (int i = step; i < group_size; i += step) {
+        for (int j = 0; j < step; ++j) {
+            const float x = of[i + j];
+#line 24 "templates/host/fit_group.h"
+            const float lo = los[j];
+            los[j] = x < lo ? x : lo;
+#line 24 "templates/host/fit_group.h"
+            const float hi = his[j];
+            his[j] = x > hi ? x : hi;
+#line 27 "templates/host/fit_group.h"
+        }
+    }
+#line 30 "templates/host/fit_group.h"
+    float lo = los[0];
+    for (int j = 1; j < step; ++j) {
+        const float x = los[j];
+        lo = x < lo ? x : lo;
+    }
+#line 30 "templates/host/fit_group.h"
+    float hi = his[0];
+    for (int j = 1; j < step; ++j) {
+        const float x = his[j];
+        hi = x > hi ? x : hi;
+    }
+#line 36 "templates/host/fit_group.h"
+    return v_store_grid(page, group, lo, hi);
+}
+
+#line 4 "templates/host/encode_row.h"
+
+INLINE void v_encode_row(const float* x, const float* tables, unsigned char* page, int row)
+{
+    enum { group_size = 32 };
     float offset[v_dim], inverse[v_dim];
     uint16_t q[v_dim];
     (void)tables;
     for (int first = 0; first < v_dim; first += group_size) {
-        const float* of = x + first;
-#line 14 "templates/host/encode_row.h"
-        float los[step];
-#line 14 "templates/host/encode_row.h"
-        float his[step];
-#line 16 "templates/host/encode_row.h"
-        // Every step-th value has its own statistics; what they come to is order-free.
-        for (int j = 0; j < step; ++j) {
-            const float x = of[j];
-#line 20 "templates/host/encode_row.h"
-            los[j] = x;
-#line 20 "templates/host/encode_row.h"
-            his[j] = x;
-#line 22 "templates/host/encode_row.h"
-        }
-        for (int i = step; i < group_size; i += step) {
-            for (int j = 0; j < step; ++j) {
-                const float x = of[i + j];
-#line 27 "templates/host/encode_row.h"
-                const float lo = los[j];
-                los[j] = x < lo ? x : lo;
-#line 27 "templates/host/encode_row.h"
-                const float hi = his[j];
-                his[j] = x > hi ? x : hi;
-#line 30 "templates/host/encode_row.h"
-            }
-        }
-#line 33 "templates/host/encode_row.h"
-        float lo = los[0];
-        for (int j = 1; j < step; ++j) {
-            const float x = los[j];
-            lo = x < lo ? x : lo;
-        }
-#line 33 "templates/host/encode_row.h"
-        float hi = his[0];
-        for (int j = 1; j < step; ++j) {
-            const float x = his[j];
-            hi = x > hi ? x : hi;
-        }
-#line 39 "templates/host/encode_row.h"
         const int group = v_group(row, first);
-        const v_grid grid =
-            v_store_grid(page, group, lo, hi);
+        const v_grid grid = v_fit_group(page, group, x + first);
         for (int i = first; i < first + group_size; ++i) {
             offset[i] = grid.offset;
             inverse[i] = grid.inverse;
         }
     }
-#line 53 "templates/host/encode_row.h"
+#line 25 "templates/host/encode_row.h"
     v_round_row(x, offset, inverse, q);
-#line 55 "templates/host/encode_row.h"
+#line 27 "templates/host/encode_row.h"
     v_put_row(page, row, q);
 }
 
