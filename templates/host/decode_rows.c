@@ -1,9 +1,12 @@
 // decode_rows.c -- rows of a page as floats in the original basis, as codes, and their scales.
 
 //% local whole = codec.raw == "none" and not codec.path and codec.fold ~= "values"
-//% if codec.widths then whole = false end
+//% if codec.widths or codec.calibrated_book then whole = false end
 //% if whole and not codec.is_split then
 #include "read_row.h"
+
+//% elseif codec.calibrated_book then
+#include "row_codes.h"
 
 //% end
 // A row of a page in the original basis, x [dim].
@@ -13,15 +16,18 @@ static void $(s "decode_row")(const kvl__decode_args* a, int row, float* x)
     $(s "read_row")(a->page, row, x);
     //% elseif codec.widths then
     $(s "read_levels")(a->page, row, a->tables, x);
+    //% elseif codec.calibrated_book then
+    const float* book = a->tables + $(codec.table_at(codec.calibrated_book));
+    for (int at = 0; at < $(s "dim"); at += 16) {
+        uint32_t q[16];
+        $(s "get_codes")(a->page, row, at / 16, q);
+        for (int n = 0; n < 16; ++n) x[at + n] = book[q[n]];
+    }
     //% else
     for (int i = 0; i < $(s "dim"); ++i) x[i] = $(s "read_value")(a->page, row, i);
     //% end
     //% if codec.promoted > 0 then
     $(s "add_planes")(a->page, row, x);
-    //% end
-    //% if codec.calibrated_book then
-    const float* book = a->tables + $(codec.table_at(codec.calibrated_book));
-    for (int i = 0; i < $(s "dim"); ++i) x[i] = book[$(s "get_code")(a->page, row, i)];
     //% end
     //% if codec.base then
     $(s "scale_up")(x, a->tables);

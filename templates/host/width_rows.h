@@ -4,6 +4,7 @@
 // $(codec.bits) bits.
 
 #include "widths.h"
+#include "row_codes.h"
 
 // The numbers q [dim] that the codes of a row x [dim] are stored as.
 static void $(s "round_widths")(const float* x, const float* inverse, const float* tables,
@@ -23,15 +24,21 @@ static void $(s "round_widths")(const float* x, const float* inverse, const floa
 // The codes q [dim] of a row of a page.
 static void $(s "read_widths")(const unsigned char* page, int row, const float* tables, uint16_t* q)
 {
+    //% local each = 2 * codec.bits
     const float* bits = tables + $(codec.table_at(codec.parts.levels.tables[1].name));
-    uint32_t held = 0;
-    for (int i = 0, filled = 0, at = 0; i < $(s "dim"); ++i) {
+    // 16 numbers are $(each) bytes; what is read of a code may reach behind the last.
+    unsigned char string[$(s "dim") / 16 * $(each) + 8];
+    for (int at = 0; at < $(s "dim") / 16; ++at) {
+        uint32_t numbers[16];
+        uint64_t joined = 0;
+        $(s "get_codes")(page, row, at, numbers);
+        for (int n = 0; n < 16; ++n) joined |= (uint64_t)numbers[n] << n * $(codec.bits);
+        __builtin_memcpy(string + at * $(each), &joined, sizeof joined);
+    }
+    for (int i = 0, at = 0; i < $(s "dim"); ++i) {
         const int n = (int)bits[i];
-        for (; filled < n; filled += $(codec.bits))
-            held |= $(s "get_code")(page, row, at++) << filled;
-        q[i] = (uint16_t)(held & ((1u << n) - 1u));
-        held >>= n;
-        filled -= n;
+        q[i] = (uint16_t)(*(const u32_at*)(string + at / 8) >> at % 8 & ((1u << n) - 1u));
+        at += n;
     }
 }
 
@@ -41,9 +48,9 @@ static void $(s "read_levels")(const unsigned char* page, int row, const float* 
     const float* bits = tables + $(codec.table_at(codec.parts.levels.tables[1].name));
     uint16_t q[$(s "dim")];
     $(s "read_widths")(page, row, tables, q);
-    for (int i = 0; i < $(s "dim"); ++i) {
-        const int group = $(s "group")($(codec.word_lane("row", "i")));
-        const float level = $(s "width_values")[(1 << (int)bits[i]) - 1 + q[i]];
-        x[i] = $(s "read_scale")(page, group) * level;
+    for (int at = 0; at < $(s "dim"); at += 16) {
+        const float scale = $(s "read_scale")(page, $(s "group")($(codec.word_lane("row", "at"))));
+        for (int i = at; i < at + 16; ++i)
+            x[i] = scale * $(s "width_values")[(1 << (int)bits[i]) - 1 + q[i]];
     }
 }

@@ -1789,28 +1789,33 @@ static void k_encode_rows(const kvl__encode_args* a)
 #line 1 "templates/host/read_row.h"
 // read_row.h -- rows of a page of the keys in the basis of their codec.
 
-// The codes of 16 channels, from channel16 * 16 on, of a row.
+#line 1 "templates/host/row_codes.h"
+// row_codes.h -- the stored numbers of a row of a page of the keys.
+
+// Those of 16 channels, from channel16 * 16 on.
 INLINE void k_get_codes(const unsigned char* page, int row, int channel16, uint32_t* q)
 {
-#line 7 "templates/host/read_row.h"
+#line 7 "templates/host/row_codes.h"
     const unsigned char* cell = k_cell(page, row / 16, channel16);
     const int lane = row % 16;
-#line 13 "templates/host/read_row.h"
+#line 13 "templates/host/row_codes.h"
     for (int n = 0; n < 16; ++n) q[n] = 0;
-#line 15 "templates/host/read_row.h"
+#line 15 "templates/host/row_codes.h"
     {
         enum { width = 2, each = 16 / width, mask = (1 << width) - 1 };
-#line 18 "templates/host/read_row.h"
+#line 18 "templates/host/row_codes.h"
         uint32_t words[16], bit[16];
-#line 28 "templates/host/read_row.h"
+#line 28 "templates/host/row_codes.h"
         const u32_at* from = (const u32_at*)(cell + 0) + lane;
         for (int n = 0; n < 16; ++n) words[n] = from[n / 2 / each * 16];
         for (int n = 0; n < 16; ++n) bit[n] = (uint32_t)(n % 2 * 16 + n / 2 % each * width);
-#line 36 "templates/host/read_row.h"
+#line 36 "templates/host/row_codes.h"
         for (int n = 0; n < 16; ++n) q[n] |= (words[n] >> bit[n] & mask) << 0;
     }
-#line 39 "templates/host/read_row.h"
+#line 39 "templates/host/row_codes.h"
 }
+
+#line 4 "templates/host/read_row.h"
 
 // A row in the codec's basis: to the bit what read_value gives.
 static void k_read_row(const unsigned char* page, int row, float* x)
@@ -1819,12 +1824,12 @@ static void k_read_row(const unsigned char* page, int row, float* x)
         uint32_t q[16];
         k_get_codes(page, row, at / 16, q);
         const int group = k_group(at, row);
-#line 52 "templates/host/read_row.h"
+#line 16 "templates/host/read_row.h"
         for (int n = 0; n < 16; n += lanes) {
-#line 54 "templates/host/read_row.h"
+#line 18 "templates/host/read_row.h"
             const vf scale = k_load_scale(page, group + n);
             const vf offset = k_load_offset(page, group + n, scale);
-#line 58 "templates/host/read_row.h"
+#line 22 "templates/host/read_row.h"
             const vu code = load_u32((const unsigned char*)(q + n));
             store(x + n, scale * to_float(code) + offset);
         }
@@ -1833,15 +1838,15 @@ static void k_read_row(const unsigned char* page, int row, float* x)
 
 #line 7 "templates/host/decode_rows.c"
 
-#line 9 "templates/host/decode_rows.c"
+#line 12 "templates/host/decode_rows.c"
 // A row of a page in the original basis, x [dim].
 static void k_decode_row(const kvl__decode_args* a, int row, float* x)
 {
-#line 13 "templates/host/decode_rows.c"
+#line 16 "templates/host/decode_rows.c"
     k_read_row(a->page, row, x);
-#line 34 "templates/host/decode_rows.c"
+#line 40 "templates/host/decode_rows.c"
     k_transform(x, a->tables);
-#line 53 "templates/host/decode_rows.c"
+#line 59 "templates/host/decode_rows.c"
 }
 
 static void k_decode_rows(const kvl__decode_args* a)
@@ -1851,24 +1856,24 @@ static void k_decode_rows(const kvl__decode_args* a)
         if (a->rows) k_decode_row(a, row, a->rows + r * (int64_t)k_dim);
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)k_dim;
-#line 65 "templates/host/decode_rows.c"
+#line 71 "templates/host/decode_rows.c"
             for (int i = 0; i < k_dim; ++i) q[i] = (uint16_t)k_get_code(a->page, row, i);
-#line 67 "templates/host/decode_rows.c"
+#line 73 "templates/host/decode_rows.c"
         }
     }
-#line 80 "templates/host/decode_rows.c"
+#line 86 "templates/host/decode_rows.c"
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;
-#line 99 "templates/host/decode_rows.c"
+#line 105 "templates/host/decode_rows.c"
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; row += k_group_size) {
         for (int i = 0; i < k_dim; ++i, ++at) {
-#line 102 "templates/host/decode_rows.c"
+#line 108 "templates/host/decode_rows.c"
             const int group = k_group(i, row);
             a->scales[at] = k_read_scale(a->page, group);
             a->offsets[at] = k_read_offset(a->page, group, a->scales[at]);
         }
     }
-#line 109 "templates/host/decode_rows.c"
+#line 115 "templates/host/decode_rows.c"
 }
 
 #line 56 "templates/host/program.c"
@@ -2927,28 +2932,33 @@ static void v_encode_rows(const kvl__encode_args* a)
 #line 1 "templates/host/read_row.h"
 // read_row.h -- rows of a page of the values in the basis of their codec.
 
-// The codes of 16 channels, from channel16 * 16 on, of a row.
+#line 1 "templates/host/row_codes.h"
+// row_codes.h -- the stored numbers of a row of a page of the values.
+
+// Those of 16 channels, from channel16 * 16 on.
 INLINE void v_get_codes(const unsigned char* page, int row, int channel16, uint32_t* q)
 {
-#line 10 "templates/host/read_row.h"
+#line 10 "templates/host/row_codes.h"
     const unsigned char* cell = v_cell(page, channel16, row / 16);
     const int i = row % 16;
-#line 13 "templates/host/read_row.h"
+#line 13 "templates/host/row_codes.h"
     for (int n = 0; n < 16; ++n) q[n] = 0;
-#line 15 "templates/host/read_row.h"
+#line 15 "templates/host/row_codes.h"
     {
         enum { width = 2, each = 16 / width, mask = (1 << width) - 1 };
-#line 18 "templates/host/read_row.h"
+#line 18 "templates/host/row_codes.h"
         uint32_t words[16], bit[16];
-#line 32 "templates/host/read_row.h"
+#line 32 "templates/host/row_codes.h"
         const u32_at* from = (const u32_at*)(cell + 0) + i / 2 / each * 16;
         for (int n = 0; n < 16; ++n) words[n] = from[n];
         for (int n = 0; n < 16; ++n) bit[n] = (uint32_t)(i % 2 * 16 + i / 2 % each * width);
-#line 36 "templates/host/read_row.h"
+#line 36 "templates/host/row_codes.h"
         for (int n = 0; n < 16; ++n) q[n] |= (words[n] >> bit[n] & mask) << 0;
     }
-#line 39 "templates/host/read_row.h"
+#line 39 "templates/host/row_codes.h"
 }
+
+#line 4 "templates/host/read_row.h"
 
 // A row in the codec's basis: to the bit what read_value gives.
 static void v_read_row(const unsigned char* page, int row, float* x)
@@ -2957,12 +2967,12 @@ static void v_read_row(const unsigned char* page, int row, float* x)
         uint32_t q[16];
         v_get_codes(page, row, at / 16, q);
         const int group = v_group(row, at);
-#line 49 "templates/host/read_row.h"
+#line 13 "templates/host/read_row.h"
         const float one = v_read_scale(page, group);
         const vf scale = repeat(one), offset = repeat(v_read_offset(page, group, one));
-#line 52 "templates/host/read_row.h"
+#line 16 "templates/host/read_row.h"
         for (int n = 0; n < 16; n += lanes) {
-#line 58 "templates/host/read_row.h"
+#line 22 "templates/host/read_row.h"
             const vu code = load_u32((const unsigned char*)(q + n));
             store(x + n, scale * to_float(code) + offset);
         }
@@ -2971,15 +2981,15 @@ static void v_read_row(const unsigned char* page, int row, float* x)
 
 #line 7 "templates/host/decode_rows.c"
 
-#line 9 "templates/host/decode_rows.c"
+#line 12 "templates/host/decode_rows.c"
 // A row of a page in the original basis, x [dim].
 static void v_decode_row(const kvl__decode_args* a, int row, float* x)
 {
-#line 13 "templates/host/decode_rows.c"
+#line 16 "templates/host/decode_rows.c"
     v_read_row(a->page, row, x);
-#line 34 "templates/host/decode_rows.c"
+#line 40 "templates/host/decode_rows.c"
     v_transform(x, a->tables);
-#line 53 "templates/host/decode_rows.c"
+#line 59 "templates/host/decode_rows.c"
 }
 
 static void v_decode_rows(const kvl__decode_args* a)
@@ -2989,24 +2999,24 @@ static void v_decode_rows(const kvl__decode_args* a)
         if (a->rows) v_decode_row(a, row, a->rows + r * (int64_t)v_dim);
         if (a->codes) {
             uint16_t* q = a->codes + r * (int64_t)v_dim;
-#line 65 "templates/host/decode_rows.c"
+#line 71 "templates/host/decode_rows.c"
             for (int i = 0; i < v_dim; ++i) q[i] = (uint16_t)v_get_code(a->page, row, i);
-#line 67 "templates/host/decode_rows.c"
+#line 73 "templates/host/decode_rows.c"
         }
     }
-#line 80 "templates/host/decode_rows.c"
+#line 86 "templates/host/decode_rows.c"
     if (!a->scales || !a->offsets) return;
     int64_t at = 0;
-#line 96 "templates/host/decode_rows.c"
+#line 102 "templates/host/decode_rows.c"
     for (int32_t row = a->first_row; row < a->first_row + a->num_rows; ++row) {
         for (int i = 0; i < v_dim; i += v_group_size, ++at) {
-#line 102 "templates/host/decode_rows.c"
+#line 108 "templates/host/decode_rows.c"
             const int group = v_group(row, i);
             a->scales[at] = v_read_scale(a->page, group);
             a->offsets[at] = v_read_offset(a->page, group, a->scales[at]);
         }
     }
-#line 109 "templates/host/decode_rows.c"
+#line 115 "templates/host/decode_rows.c"
 }
 
 #line 56 "templates/host/program.c"
