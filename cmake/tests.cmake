@@ -1,11 +1,13 @@
 # tests.cmake -- each tests/test_*.c is a Criterion program; the scripts are tests of their own.
 #
-# A test that includes nothing of ours but kvloom.h runs twice: against the tree, and, as NAME_dist
-# with the label dist, against the single header.  Of those that share test_support.c, which holds
-# the implementation for all of them, two do: of sequences and of a device.  A test that includes a
-# header of examples/decode links the model library (label model).  A test that starts threads or
-# calls kvl_parallel_for has the label threads and runs under the thread sanitizer; so does one that
-# has the word threads in its text, there only with its cases of that name.  All print TAP.
+# A test that includes a header of examples/decode links the model library (label model).  A test
+# that starts threads or calls kvl_parallel_for has the label threads; so does one that has the word
+# threads in its text.  Under the thread sanitizer there are these alone, the latter with their
+# cases of that name, and none of the model.  All print TAP.
+#
+# Options:
+#     KVLOOM_TEST_SINGLE   some tests once more, as NAME_dist, against the single header   (ON)
+#     KVLOOM_TEST_SECONDS  time limit of one test program                                (1500)
 
 find_path(KVLOOM_CRITERION_INCLUDE_DIR criterion/criterion.h)
 find_library(KVLOOM_CRITERION_LIBRARY NAMES criterion)
@@ -32,7 +34,10 @@ elseif(NOT KVLOOM_CRITERION_INCLUDE_DIR OR NOT KVLOOM_CRITERION_LIBRARY)
     return()
 endif()
 
+option(KVLOOM_TEST_SINGLE "Run tests against the single header as well" ON)
 set(KVLOOM_TEST_SECONDS 1500 CACHE STRING "Time limit of one test program")
+# What a user meets of the single header: its text is the tree's, and the kernels it makes as well.
+set(kvloom_single_tests test_api test_cuda test_file test_header test_sequence)
 set(kvloom_test_scratch "${PROJECT_BINARY_DIR}/tests/scratch")
 file(MAKE_DIRECTORY "${kvloom_test_scratch}")
 
@@ -56,6 +61,9 @@ function(kvloom_test_flags target kvloom)
 endfunction()
 
 function(kvloom_test target source kvloom labels)
+    if(kvloom_threads_only AND (NOT "threads" IN_LIST labels OR "model" IN_LIST labels))
+        return()
+    endif()
     add_executable(${target} "${source}")
     kvloom_test_flags(${target} "${kvloom}")
     set(options --tap=- --short-filename -j1)
@@ -69,34 +77,28 @@ endfunction()
 
 # test_support.c holds the implementation for the tests that share its helpers: compiled once.
 foreach(form IN ITEMS tree dist)
-    add_library(test_support_${form} STATIC "${PROJECT_SOURCE_DIR}/tests/test_support.c")
+    add_library(test_support_${form} STATIC EXCLUDE_FROM_ALL
+                "${PROJECT_SOURCE_DIR}/tests/test_support.c")
 endforeach()
 kvloom_test_flags(test_support_tree kvloom::kvloom)
 kvloom_test_flags(test_support_dist kvloom::single)
 
-# Sets what a test's source says it needs: support, calibrate, eval, transform, model, runtime,
-# threads.
+# Sets what a test's source says it needs: support, calibrate, eval, transform, model, threads.
 function(kvloom_scan_test source)
     file(STRINGS "${source}" text REGEX "^#include \"")
     set(model FALSE)
-    set(runtime FALSE)
     string(REGEX MATCH "\"eval_[a-z_]+\\.h\"" eval "${text}")
     string(REGEX MATCH "\"transform_[a-z_]+\\.h\"" transform "${text}")
     string(REGEX MATCH "\"calibrate_[a-z_]+\\.h\"" calibrate "${text}")
-    foreach(path IN LISTS kvloom_model_headers kvloom_runtime kvloom_generated)
+    foreach(path IN LISTS kvloom_model_headers)
         get_filename_component(header "${path}" NAME)
         if(text MATCHES "[\"/]${header}\"")
-            if(header MATCHES "^kvl_")
-                set(runtime TRUE)
-            else()
-                set(model TRUE)
-            endif()
+            set(model TRUE)
         endif()
     endforeach()
     string(REGEX MATCH "\"test_support.h\"" support "${text}")
-    string(REGEX MATCH "\"kvloom.h\"" header "${text}")
     file(STRINGS "${source}" threads REGEX "pthread_create|kvl_parallel_for|[^_a-z]threads")
-    foreach(name IN ITEMS calibrate eval transform model runtime support header threads)
+    foreach(name IN ITEMS calibrate eval transform model support threads)
         set(needs_${name} "${${name}}" PARENT_SCOPE)
     endforeach()
 endfunction()
@@ -141,12 +143,21 @@ foreach(source IN LISTS kvloom_tests)
         continue()
     endif()
     kvloom_test(${name} "${source}" "${tree}" "${labels}")
-    if((needs_header AND NOT needs_runtime) OR name MATCHES "^test_(sequence|cuda)$")
+    if(KVLOOM_TEST_SINGLE AND NOT kvloom_threads_only AND name IN_LIST kvloom_single_tests)
         kvloom_test(${name}_dist "${source}" "${dist}" "${labels};dist")
         # Afterwards, since it has the same kernels: beside each other both would wait for one.
         set_tests_properties(${name}_dist PROPERTIES DEPENDS ${name})
     endif()
 endforeach()
+
+# It counts the folders that compilers leave in /tmp: no other test may compile meanwhile.
+if(TEST test_jit)
+    set_tests_properties(test_jit PROPERTIES RUN_SERIAL TRUE)
+endif()
+
+if(kvloom_threads_only)
+    return()
+endif()
 
 # Scripts: the linter, its own test, tests/test_*.lua and test_*.sh, and the header under several
 # compilers, standards and link forms.
@@ -190,11 +201,6 @@ foreach(name IN ITEMS load operations)
         target_link_libraries(fuzz_${name} PRIVATE kvloom::kvloom)
     endif()
 endforeach()
-
-# It counts the folders that compilers leave in /tmp: no other test may compile meanwhile.
-if(TEST test_jit)
-    set_tests_properties(test_jit PROPERTIES RUN_SERIAL TRUE)
-endif()
 
 # Files, operations, pages, pairs, prefill and presets once more with a device for the last target:
 # the stand-in of tests/ptxsim.
@@ -316,6 +322,8 @@ foreach(compiler IN LISTS kvloom_compilers)
         set(dirs "${kvloom_tree_dirs}")
         if(place STREQUAL "dist")
             set(dirs "${KVLOOM_DIST_DIR}")
+        elseif(NOT compiler STREQUAL CMAKE_C_COMPILER)
+            continue()                     # the second compiler reads what users have
         endif()
         set(name header_${place}_${short})
         add_test(NAME ${name}

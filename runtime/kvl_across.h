@@ -47,37 +47,42 @@ typedef struct kvl__across {
 KVL__FN void kvl__across_decode(const kvl__across* s, const unsigned char* page, int32_t page_size,
                                 int head, int64_t first, int num, float* rows)
 {
+    enum { ROWS = 4 };                                       // decoded together
     const int dim = s->codec->head_dim, mixed = kvl__across_heads(s->codec, s->num_heads);
     const int base = head / mixed * mixed * dim;             // the first channel that is mixed in
     const float factor = (float)(1.0 / sqrt((double)mixed));
     const int64_t order = kvl__table_at(s->codec, "grouped_order");
-    float mixture[KVL__MAX_HEADS * KVL__MAX_STORED_DIM], x[KVL__MAX_STORED_DIM];
+    float mixture[ROWS][KVL__MAX_HEADS * KVL__MAX_STORED_DIM], x[ROWS * KVL__MAX_STORED_DIM];
     kvl__decode_args a;
     memset(&a, 0, sizeof a);
     a.codec = s->codec;
     a.page_size = page_size;
-    a.num_rows = 1;
     a.rows = x;
-    for (int r = 0; r < num; ++r, rows += dim) {
-        a.first_row = (int32_t)(first + r);
+    for (int done = 0; done < num; done += ROWS) {
+        const int n = num - done < ROWS ? num - done : ROWS;
+        a.first_row = (int32_t)(first + done);
+        a.num_rows = n;
         for (int h = 0; h < s->num_heads; ++h) {
             a.tables = s->tables + h * s->record_floats;
             a.page = page + h * s->head_bytes;
             s->decode(&a);
             for (int i = 0; i < dim; ++i) {
                 const int at = (int)a.tables[order + i] - base;
-                if (at >= 0 && at < mixed * dim) mixture[at] = x[i];
+                if (at < 0 || at >= mixed * dim) continue;
+                for (int r = 0; r < n; ++r) mixture[r][at] = x[r * dim + i];
             }
         }
-        for (int i = 0; i < dim; ++i) rows[i] = 0.0f;
-        for (int h = 0; h < mixed; ++h) {
-            int odd = 0;
-            for (int both = h & (head % mixed); both; both &= both - 1) odd ^= 1;
-            for (int i = 0; i < dim; ++i)
-                rows[i] += odd ? -mixture[h * dim + i] : mixture[h * dim + i];
+        for (int r = 0; r < n; ++r, rows += dim) {
+            for (int i = 0; i < dim; ++i) rows[i] = 0.0f;
+            for (int h = 0; h < mixed; ++h) {
+                const float* of_head = mixture[r] + h * dim;
+                int odd = 0;
+                for (int both = h & (head % mixed); both; both &= both - 1) odd ^= 1;
+                for (int i = 0; i < dim; ++i) rows[i] += odd ? -of_head[i] : of_head[i];
+            }
+            kvl__hadamard(rows, dim, dim & -dim);
+            for (int i = 0; i < dim; ++i) rows[i] *= factor;
         }
-        kvl__hadamard(rows, dim, dim & -dim);
-        for (int i = 0; i < dim; ++i) rows[i] *= factor;
     }
 }
 

@@ -48,17 +48,30 @@ enum { KVL__PLAIN, KVL__PIECES, KVL__HEAD, KVL__NUM_BASES };
 #define KVL__HEAD_BIT 0x80000000u
 
 // x [dim] in place: butterflies of stride 1, 2, 4, ... in each piece, then times 1 / sqrt(piece).
+// Strides 1 and 2 together, so that vectors can run the other loops.
 KVL__FN void kvl__hadamard(float* x, int32_t dim, int32_t piece)
 {
     const float factor = (float)(1.0 / sqrt((double)piece));
-    for (int32_t stride = 1; stride < piece; stride *= 2) {
-        for (int32_t i = 0; i < dim; ++i) {
-            if (i & stride) continue;
-            const float a = x[i], b = x[i + stride];
-            x[i] = a + b;
-            x[i + stride] = a - b;
+    int32_t stride = 1;
+    if (piece >= 4) {
+        for (float* p = x; p < x + dim; p += 4) {
+            const float a = p[0] + p[1], b = p[0] - p[1], c = p[2] + p[3], d = p[2] - p[3];
+            p[0] = a + c;
+            p[1] = b + d;
+            p[2] = a - c;
+            p[3] = b - d;
         }
+        stride = 4;
     }
+    for (; stride < piece; stride *= 2)
+        for (int32_t first = 0; first < dim; first += 2 * stride) {
+            float *low = x + first, *high = low + stride;
+            for (int32_t i = 0; i < stride; ++i) {
+                const float a = low[i], b = high[i];
+                low[i] = a + b;
+                high[i] = a - b;
+            }
+        }
     for (int32_t i = 0; i < dim; ++i) x[i] *= factor;
 }
 

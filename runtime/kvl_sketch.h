@@ -41,20 +41,6 @@ KVL__FN float kvl__sketch_flip(int32_t channel, int round)
     return h & 1u ? -1.0f : 1.0f;
 }
 
-// kvl__hadamard, with loops that vectors can run.
-KVL__FN void kvl__sketch_hadamard(float* x, int32_t dim, int32_t piece)
-{
-    const float factor = (float)(1.0 / sqrt((double)piece));
-    for (int32_t stride = 1; stride < piece; stride *= 2)
-        for (int32_t first = 0; first < dim; first += 2 * stride)
-            for (int32_t i = first; i < first + stride; ++i) {
-                const float a = x[i], b = x[i + stride];
-                x[i] = a + b;
-                x[i + stride] = a - b;
-            }
-    for (int32_t i = 0; i < dim; ++i) x[i] *= factor;
-}
-
 // x [rows, columns] becomes [columns, rows].
 KVL__FN void kvl__sketch_transpose(int32_t rows, int32_t columns, float* x)
 {
@@ -72,7 +58,7 @@ KVL__FN void kvl__sketch_turn(const kvl__sketch_shape* s, int which, float* x)
     for (int i = 0; i < KVL__SKETCH_ROUNDS; ++i) {
         const float* flips = s->flips[which * KVL__SKETCH_ROUNDS + i];
         for (int32_t c = 0; c < dim; ++c) x[c] *= flips[c];
-        kvl__sketch_hadamard(x, dim, piece);
+        kvl__hadamard(x, dim, piece);
         kvl__sketch_transpose(dim / piece, piece, x);
     }
 }
@@ -83,7 +69,7 @@ KVL__FN void kvl__sketch_turn_back(const kvl__sketch_shape* s, int which, float*
     for (int i = KVL__SKETCH_ROUNDS - 1; i >= 0; --i) {
         const float* flips = s->flips[which * KVL__SKETCH_ROUNDS + i];
         kvl__sketch_transpose(piece, dim / piece, x);
-        kvl__sketch_hadamard(x, dim, piece);
+        kvl__hadamard(x, dim, piece);
         for (int32_t c = 0; c < dim; ++c) x[c] *= flips[c];
     }
 }

@@ -103,7 +103,8 @@ if command -v gcc >/dev/null 2>&1; then first=gcc; else first=clang; fi
 run_build "$first" -- -DCMAKE_C_COMPILER=$first $release
 if [ "$quick" -eq 0 ]; then
     if [ "$first" = gcc ] && command -v clang >/dev/null 2>&1; then
-        run_build clang -LE 'compilers|lint|dist|device' -- -DCMAKE_C_COMPILER=clang $release
+        run_build clang -LE 'compilers|lint|device' -- -DCMAKE_C_COMPILER=clang $release \
+            -DKVLOOM_TEST_SINGLE=OFF
     else
         echo "== clang: there is none, skipped"
         skipped=$((skipped + 1))
@@ -112,9 +113,9 @@ if [ "$quick" -eq 0 ]; then
     UBSAN_OPTIONS=print_stacktrace=1
     TSAN_OPTIONS=halt_on_error=1
     export ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS
-    run_build asan -LE 'compilers|lint|dist' -- -DCMAKE_C_COMPILER=$first \
+    run_build asan -LE 'compilers|lint' -- -DCMAKE_C_COMPILER=$first -DKVLOOM_TEST_SINGLE=OFF \
         -DKVLOOM_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug '-DCMAKE_C_FLAGS_DEBUG=-O1 -g'
-    run_build tsan -L threads -LE 'compilers|lint|dist|model' -- -DCMAKE_C_COMPILER=$first \
+    run_build tsan -- -DCMAKE_C_COMPILER=$first -DKVLOOM_PROGRAMS=OFF \
         -DKVLOOM_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug '-DCMAKE_C_FLAGS_DEBUG=-O1 -g'
 fi
 
