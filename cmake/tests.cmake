@@ -3,7 +3,8 @@
 # A test that includes a header of examples/decode links the model library (label model).  A test
 # that starts threads or calls kvl_parallel_for has the label threads; so does one that has the word
 # threads in its text.  Under the thread sanitizer there are these alone, the latter with their
-# cases of that name, and none of the model.  All print TAP.
+# cases of that name, and none of the model.  Tests that are about a device, mostly on the stand-in
+# of tests/ptxsim, have the label device.  All print TAP.
 #
 # Options:
 #     KVLOOM_TEST_SINGLE   some tests once more, as NAME_dist, against the single header   (ON)
@@ -113,6 +114,9 @@ foreach(source IN LISTS kvloom_tests)
     set(dist kvloom::single)
     if(needs_threads)
         list(APPEND labels threads)
+    endif()
+    if(name MATCHES "^test_(cuda|cuda_model|faults|pack_cuda|tensor)$")
+        list(APPEND labels device)
     endif()
     if(needs_support)
         list(PREPEND tree test_support_tree)
@@ -261,7 +265,8 @@ endif()
 # Kernels for arm64 beside the reference, in an emulator of its processor.
 find_program(KVLOOM_ARM_COMPILER aarch64-linux-gnu-gcc)
 find_program(KVLOOM_ARM_EMULATOR NAMES qemu-aarch64 qemu-aarch64-static)
-if(KVLOOM_ARM_COMPILER AND KVLOOM_ARM_EMULATOR AND CMAKE_C_COMPILER_ID STREQUAL "GNU")
+if(KVLOOM_ARM_COMPILER AND KVLOOM_ARM_EMULATOR AND TARGET kvloom-pack
+   AND CMAKE_C_COMPILER_ID STREQUAL "GNU")
     set(pack "${KVLOOM_GENERATED_DIR}/arm_pack.h")
     set(program "${PROJECT_BINARY_DIR}/tests/arm_kernels")
     set(source "${PROJECT_SOURCE_DIR}/tests/arm/kernels.c")

@@ -15,7 +15,8 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/kvloom-programs.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-KVLOOM_CACHE_DIR=$work/kernels
+kernels=${KVLOOM_CACHE_DIR:-$work/kernels}
+KVLOOM_CACHE_DIR=$kernels
 export KVLOOM_CACHE_DIR
 
 cases=0
@@ -227,6 +228,7 @@ refuses "cache: unknown command" "polish" kvloom-cache polish
 refuses "cache: bad spec" "nosuch" kvloom-cache warm nosuch
 refuses "cache: show of no file" "/nowhere/x: cannot be read" kvloom-cache show /nowhere/x
 refuses "cache: show of a folder" "it is a folder" kvloom-cache show "$work"
+KVLOOM_CACHE_DIR=$work/own
 accepts "cache: list of an empty folder" "" kvloom-cache list
 accepts "cache: verify an empty folder" "" kvloom-cache verify
 if command -v "${KVLOOM_CC:-cc}" >/dev/null 2>&1; then
@@ -254,6 +256,7 @@ if command -v "${KVLOOM_CC:-cc}" >/dev/null 2>&1; then
     fi
     accepts "cache: clear" "" kvloom-cache clear
 fi
+KVLOOM_CACHE_DIR=$kernels
 
 # DECODE
 

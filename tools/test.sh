@@ -4,12 +4,13 @@
 #     sh tools/test.sh [--quick | --long] [--jobs N]
 #
 # Builds with gcc, with clang, under the address and undefined-behaviour sanitizers and under the
-# thread sanitizer (tests of threads), all with warnings as errors, in build-test/.  --quick: one
-# build with the first compiler.  --long: afterwards 100000 random operations on sequences under
-# the address sanitizer, and 10 minutes of fuzzers (tools/fuzz.sh).  Tests that need a model are
-# skipped unless KVLOOM_TEST_MODEL_SMOLLM2 and KVLOOM_TEST_MODEL_GEMMA3 name one.  The user's kernel
-# cache is not touched.  The last line is "N passed, N failed, N skipped"; status 1 if a test or a
-# build failed.
+# thread sanitizer (tests of threads), all with warnings as errors, in build-test/.  What does not
+# depend on what builds kvloom is tested once: the single header, kernels of tensor cores.
+# --quick: one build with the first compiler.  --long: afterwards 100000 random operations on
+# sequences under the address sanitizer, and 10 minutes of fuzzers (tools/fuzz.sh).  Tests that need
+# a model are skipped unless KVLOOM_TEST_MODEL_SMOLLM2 and KVLOOM_TEST_MODEL_GEMMA3 name one.  The
+# user's kernel cache is not touched.  The last line is "N passed, N failed, N skipped"; status 1
+# if a test or a build failed.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -21,7 +22,7 @@ while [ $# -gt 0 ]; do
     --quick) quick=1 ;;
     --long) long=1 ;;
     --jobs) shift; jobs=${1:?--jobs needs a number} ;;
-    --help | -h) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help | -h) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: unknown option $1" >&2; exit 2 ;;
     esac
     shift
@@ -113,8 +114,9 @@ if [ "$quick" -eq 0 ]; then
     UBSAN_OPTIONS=print_stacktrace=1
     TSAN_OPTIONS=halt_on_error=1
     export ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS
-    run_build asan -LE 'compilers|lint' -- -DCMAKE_C_COMPILER=$first -DKVLOOM_TEST_SINGLE=OFF \
-        -DKVLOOM_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug '-DCMAKE_C_FLAGS_DEBUG=-O1 -g'
+    run_build asan -LE 'compilers|lint|tensor' -- -DCMAKE_C_COMPILER=$first \
+        -DKVLOOM_TEST_SINGLE=OFF -DKVLOOM_SANITIZE=address,undefined \
+        -DCMAKE_BUILD_TYPE=Debug '-DCMAKE_C_FLAGS_DEBUG=-O1 -g'
     run_build tsan -- -DCMAKE_C_COMPILER=$first -DKVLOOM_PROGRAMS=OFF \
         -DKVLOOM_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug '-DCMAKE_C_FLAGS_DEBUG=-O1 -g'
 fi
