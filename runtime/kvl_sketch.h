@@ -210,11 +210,22 @@ KVL__FN void kvl__sketch_encode(const kvl__encode_args* a, void (*decode)(const 
 
 // READ
 
-// Signs as 1 and -1.
+// Signs as 1 and -1: four bits at a time are looked up.
 KVL__FN void kvl__sketch_spread(const unsigned char* signs, int32_t dim, float* x)
 {
-    for (int32_t i = 0; i < dim; ++i)
-        x[i] = (float)(2 * (signs[i / 8] >> i % 8 & 1) - 1);
+#define KVL__SIGN(n, bit) (((n) & (bit)) ? 1.0f : -1.0f)
+#define KVL__SIGNS(n) { KVL__SIGN(n, 1), KVL__SIGN(n, 2), KVL__SIGN(n, 4), KVL__SIGN(n, 8) }
+    static const float four[16][4] = {
+        KVL__SIGNS(0),  KVL__SIGNS(1),  KVL__SIGNS(2),  KVL__SIGNS(3),
+        KVL__SIGNS(4),  KVL__SIGNS(5),  KVL__SIGNS(6),  KVL__SIGNS(7),
+        KVL__SIGNS(8),  KVL__SIGNS(9),  KVL__SIGNS(10), KVL__SIGNS(11),
+        KVL__SIGNS(12), KVL__SIGNS(13), KVL__SIGNS(14), KVL__SIGNS(15) };
+#undef KVL__SIGNS
+#undef KVL__SIGN
+    for (int32_t i = 0; i < dim; i += 8, ++signs) {
+        memcpy(x + i, four[*signs & 15], sizeof four[0]);
+        memcpy(x + i + 4, four[*signs >> 4], sizeof four[0]);
+    }
 }
 
 // What part p of a stored row adds, joins x [dim].
