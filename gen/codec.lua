@@ -399,6 +399,7 @@ local function add_bases(d, c, parts, config)
     d.is_plain = not d.shift and not parts.transform      -- rows are stored as they come
     -- Queries have one copy of their own: the one in the basis of all rows.
     d.turns = d.piece > 0 or d.dense ~= false or d.base ~= false or c.choose == "fixed"
+        or d.is_split
     -- Channels of an output: what is in another basis is turned whole.
     d.outputs = d.in_keys and not d.turns and config.value_dim or c.head_dim
     -- Whether a row in its basis may have values that a sum of 256 must not meet.

@@ -92,6 +92,17 @@ KVL__FN void kvl__put_code(unsigned char* codes, int64_t bit, int bits, int code
     if ((bit & 7) + bits > 8) at[1] = (unsigned char)((at[1] & ~(mask >> 8)) | value >> 8);
 }
 
+// What turns a page of a side in sets is asked of a set, whose codec is s.
+KVL__FN kvl__linear_args kvl__linear_of_set(const kvl__linear_args* a, const kvl__codec* s, int set)
+{
+    const int64_t at = kvl__set_at((const kvl__codec*)a->codec, set, a->page_size);
+    kvl__linear_args of = *a;
+    of.codec = s;
+    of.page = a->page + at;
+    of.linear = a->linear + at;
+    return of;
+}
+
 // THE TILE ORDER
 
 // Where a code of a lane and a word lies in a cell: one of its planes of `width` bits, which begins
@@ -176,6 +187,12 @@ KVL__FN void kvl__tile_linear(const kvl__linear_args* a, int is_value)
 {
     const kvl__codec* c = (const kvl__codec*)a->codec;
     const kvl__side_layout l = kvl__layout_of(c, a->page_size);
+    for (int set = 0; kvl__is_split(c) && set < kvl__num_sets(c); ++set) {
+        const kvl__codec s = kvl__set_of(c, set);
+        const kvl__linear_args of = kvl__linear_of_set(a, &s, set);
+        kvl__tile_linear(&of, is_value);
+    }
+    if (kvl__is_split(c)) return;
     for (int32_t row = 0; row < a->num_rows; ++row) {
         for (int32_t i = 0; i < c->head_dim; ++i) {
             unsigned char* cell = a->page + (row / 16 * (c->head_dim / 16) + i / 16) * 32 * c->bits;

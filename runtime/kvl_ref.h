@@ -1910,11 +1910,7 @@ KVL__FN void kvl__ref_linear(const kvl__linear_args* a)
     const unsigned char* from = a->into_page ? a->linear : a->page;
     for (int set = 0; kvl__is_split(c) && set < kvl__num_sets(c); ++set) {
         const kvl__codec s = kvl__set_of(c, set);
-        const int64_t at = kvl__set_at(c, set, a->page_size);
-        kvl__linear_args of = *a;
-        of.codec = &s;
-        of.page = a->page + at;
-        of.linear = a->linear + at;
+        const kvl__linear_args of = kvl__linear_of_set(a, &s, set);
         kvl__ref_linear(&of);
     }
     if (kvl__is_split(c)) return;

@@ -124,6 +124,7 @@ static const char* const specs[] = {
     "rtn:k2,v3,extra=sparse2,sink=1,recent=9", "qjl:k.extra=sketch_apart1,sink=1,recent=9",
     "kivi:k2,v2,k.extra=sketch3,k.transform=signed_hadamard,recent=40",
     "block-gtq/rtn:k3,v2,sink=1,recent=9",
+    "turboquant-split:k1,v3,recent=9",
 };
 
 enum { NUM_SPECS = sizeof specs / sizeof *specs };

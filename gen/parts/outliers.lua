@@ -14,7 +14,7 @@
 -- channels, m the largest power of two that divides it, the channel of rank r is number r div p of
 -- piece r mod p: pieces that share a scale are of one size.
 
-return { stage = "extra", name = "outliers", number = "share", host_only = true, splits = true,
+return { stage = "extra", name = "outliers", number = "share", splits = true,
          text = "the strongest channels in a set of their own, with a bit more",
          tables = { { name = "outlier_order", shape = { "dim" },
                       per_codec = { "extra", "shift" } } } }

@@ -165,40 +165,12 @@ INLINE void $(s "load_tile")(const $(s "unit")& u, int tile, int first, int end,
     //% end
 }
 
-//% if not codec.empty then
-// Codes of `channels` channels from `channel` on take their place in the page: of the rows [first,
-// end) of a tile, bits of x [16, stride], whose first is that of the first channel.
-INLINE void $(s "put_cells")(const $(s "unit")& u, int tile, int first, int end, const float* x,
-                        int stride, int channel, int channels)
-{
-    const bool whole = first <= tile * 16 && end >= tile * 16 + 16;
-    for (int from = 0; from < channels; from += cta_threads) {
-        const int item = from + threadIdx.x, at = (channel + item) / 16, lane = item % 16;
-        const bool write = item < channels;
-        uint32_t q[16];
-        for (int i = 0; i < 16; ++i) q[i] = 0;
-        //% if codec.is_key then
-        unsigned char* cell = u.page + $(s "cell_at")(tile, write ? at : 0);
-        //% else
-        unsigned char* cell = u.page + $(s "cell_at")(write ? at : 0, tile);
-        //% end
-        if (write && !whole) $(s "get_codes")(cell, lane, q);
-        for (int i = 0; i < 16; ++i) {
-            //% if codec.is_key then
-            const int row = lane, place = item / 16 * 16 + i;
-            //% else
-            const int row = i, place = item;
-            //% end
-            if (write && tile * 16 + row >= first && tile * 16 + row < end)
-                q[i] = bits_of(x[row * stride + place]);
-        }
-        $(s "put_codes")(cell, lane, q, write);
-    }
-}
+//% if not codec.empty and not codec.is_split then
+#include "put_cells.cuh"
 
 INLINE void $(s "put_tile")(const $(s "unit")& u, int tile, int first, int end, const float* x)
 {
-    $(s "put_cells")(u, tile, first, end, x, $(s "row_stride"), 0, $(s "dim"));
+    $(s "put_cells")(u.page, tile, first, end, x, $(s "row_stride"), 0, $(s "dim"));
 }
 
 //% end
@@ -228,94 +200,28 @@ INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
 //% elseif codec.path then
 #include "paths.cuh"
 //% elseif codec.axis == "per_token" then
-//% if codec.searches then
-#include "fit_lanes.cuh"
+//% if not codec.is_split then
+#include "token_groups.cuh"
 
-// Groups along the channels of a row.  Eight threads have one group of one row.
-INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
-{
-    enum { group_size = $(codec.group_size), groups = $(s "dim") / group_size };
-    __shared__ float x[16 * $(s "row_stride")];
-#pragma unroll 1
-    for (int tile = first / 16; tile * 16 < end; ++tile) {
-        $(s "load_tile")(u, tile, first, end, x);
-#pragma unroll 1
-        for (int item = threadIdx.x / 8; item < 16 * groups; item += cta_threads / 8) {
-            const int row = tile * 16 + item % 16, channel = item / 16 * group_size;
-            float* of = x + item % 16 * $(s "row_stride") + channel;
-            $(s "pair") pair;
-            const $(s "grid") grid = $(s "fit_lanes")(&pair, of);
-            const int group = $(s "group")($(codec.word_lane("row", "channel")));
-            if (row >= first && row < end && threadIdx.x % 8 == 0)
-                $(s "put_pair")(u.page, group, pair.scale_code, pair.zero_code);
-            for (int i = threadIdx.x % 8; i < group_size; i += 8)
-                of[i] = float_of($(s "code_of")(of[i], grid));
-        }
-        __syncthreads();
-        $(s "put_tile")(u, tile, first, end, x);
-    }
-}
-//% else
-// Groups along the channels of a row.  A thread has one group of one row.
-INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
-{
-    enum { group_size = $(codec.group_size), groups = $(s "dim") / group_size };
-    __shared__ float x[16 * $(s "row_stride")];
-    //% if codec.widths then
-    __shared__ unsigned char codes[16 * $(s "dim")];
-    __shared__ int begins[$(s "dim") + 1];
-    $(s "find_begins")(u.record, begins);
-    //% end
-    for (int tile = first / 16; tile * 16 < end; ++tile) {
-        $(s "load_tile")(u, tile, first, end, x);
-        for (int item = threadIdx.x; item < 16 * groups; item += cta_threads) {
-            const int row = tile * 16 + item % 16, channel = item / 16 * group_size;
-            if (row < first || row >= end) continue;
-            float* of = x + item % 16 * $(s "row_stride") + channel;
-            //% if codec.calibrated_book then
-            for (int i = 0; i < group_size; ++i) of[i] = float_of($(s "code_of")(of[i], u.record));
-            //% else
-            //% for _, stat in ipairs(fit.stats) do
-            float $(stat.name);
-            //% end
-            {
-                const float x = of[0];
-                //% for _, stat in ipairs(fit.stats) do
-                $(stat.name) = $(stat.first);
-                //% end
-            }
-            for (int i = 1; i < group_size; ++i) {
-                const float x = of[i];
-                //% for _, stat in ipairs(fit.stats) do
-                $(stat.name) = $(stat.next);
-                //% end
-            }
-            const int group = $(s "group")($(codec.word_lane("row", "channel")));
-            $(s "pair") pair;
-            const $(s "grid") grid = $(s "fit_grid")(&pair, -1, $(codec.stat_names));
-            //% if codec.refit then
-            $(s "refit")(&pair, grid, of, 1, $(codec.stat_names));
-            //% end
-            $(s "put_pair")(u.page, group, pair.scale_code, pair.zero_code);
-            //% if codec.widths then
-            for (int i = 0; i < group_size; ++i)
-                codes[item % 16 * $(s "dim") + channel + i] = (unsigned char)$(s "code_of_width")(
-                    of[i] * grid.inverse, begins[channel + i + 1] - begins[channel + i]);
-            //% else
-            for (int i = 0; i < group_size; ++i) of[i] = float_of($(s "code_of")(of[i], grid));
-            //% end
-            //% end
-        }
-        __syncthreads();
-        //% if codec.widths then
-        $(s "join_codes")(codes, begins, most_of(first - tile * 16, 0),
-                     least_of(end - tile * 16, 16), $(s "row_stride"), x);
-        __syncthreads();
-        //% end
-        $(s "put_tile")(u, tile, first, end, x);
-    }
-}
 //% end
+// Groups along the channels of a row, of each set of channels.
+INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
+{
+    __shared__ float x[16 * $(s "row_stride")];
+#pragma unroll 1
+    for (int tile = first / 16; tile * 16 < end; ++tile) {
+        $(s "load_tile")(u, tile, first, end, x);
+        //% for _, set in ipairs(codec.sets) do
+        $(set.side .. "_encode_groups")(u.page + $(set.at), u.record, tile, first, end,
+                                        $(s "row_stride"), x + $(set.first));
+        //% end
+        __syncthreads();
+        //% for _, set in ipairs(codec.sets) do
+        $(set.side .. "_put_cells")(u.page + $(set.at), tile, first, end, x + $(set.first),
+                                    $(s "row_stride"), 0, $(set.head_dim));
+        //% end
+    }
+}
 //% else
 // Channels of a thread: with a search, whose candidates take many registers, one at a time.
 //% local all = (codec.head_dim + 127) // 128
@@ -540,7 +446,7 @@ INLINE void $(s "encode_group")(const $(s "unit")& u, int first, int end, float*
             if (pass < $(s "last_pass")) continue;
             __syncthreads();
             //% local channels = many and ("least_of(%d, %d - from)"):format(most, codec.head_dim)
-            $(s "put_cells")(u, tile, first, end, x + from, $(s "row_stride"), from,
+            $(s "put_cells")(u.page, tile, first, end, x + from, $(s "row_stride"), from,
                         $(channels or most));
         }
         $(s "end_pass")(&w, pass);

@@ -73,8 +73,8 @@ INLINE void $(s "encode_unit")(const $(s "unit")& u, int first, int end)
         __syncthreads();
 #pragma unroll 1
         for (int tile = row / 16; tile * 16 < row + $(s "path_len"); ++tile)
-            $(s "put_cells")(u, tile, row, row + $(s "path_len"), y + (tile * 16 - row) * stride,
-                        stride, from, channels);
+            $(s "put_cells")(u.page, tile, row, row + $(s "path_len"),
+                        y + (tile * 16 - row) * stride, stride, from, channels);
     }
 }
 //% end

@@ -9,8 +9,15 @@
 #include "delays.cuh"
 //% end
 //% for _, side in ipairs(sides) do
-//% use_side(side)
 //% if not kernel.side or kernel.side == side.side then
+//% for _, set in ipairs(side.is_split and side.sets or {}) do
+//% use_side(set)
+#include "set.cuh"
+//% end
+//% use_side(side)
+//% if side.is_split then
+#include "sets.cuh"
+//% else
 //% if kernel.codec then
 //% if side.empty then
 #include "empty_codec.cuh"
@@ -24,10 +31,11 @@
 //% if kernel.writes and side.searches then
 #include "search.cuh"
 //% end
+//% end
 //% if kernel.writes and side.path then
 #include "trellis.cuh"
 //% end
-//% if kernel.transform or kernel.scores and side.restored then
+//% if not side.is_split and (kernel.transform or kernel.scores and side.restored) then
 #include "transform.cuh"
 //% end
 //% if (side.by_position or side.unrotated) and (kernel.transform or kernel.codec) then

@@ -21,7 +21,19 @@ INLINE void $(s "restore_quantized")(const kvl__device_restore& a, const unsigne
         x[i] = $(read);
         if (a.codes) ((uint16_t*)a.codes)[at * $(s "dim") + i] = (uint16_t)code;
     }
-    //% if codec.raw == "none" then
+    //% if codec.is_split then
+    enum { count = $(#codec.sets) };
+    if (!a.scales || threadIdx.x > 0) return;
+    //% for i, set in ipairs(codec.sets) do
+    {
+        const int group = $(set.side .. "_group")($(codec.word_lane("row", "0")));
+        const float scale = $(set.side .. "_read_scale")(page + $(set.at), group);
+        ((float*)a.scales)[at * count + $(i - 1)] = scale;
+        ((float*)a.offsets)[at * count + $(i - 1)] =
+            $(set.side .. "_read_offset")(page + $(set.at), group, scale);
+    }
+    //% end
+    //% elseif codec.raw == "none" then
     //% local per_token = codec.axis == "per_token"
     enum { step = $(per_token and codec.group_size or 1), count = $(s "dim") / step };
     //% if not per_token then

@@ -48,11 +48,8 @@ INLINE void $(s "out_of_basis")(const float* record, const uint32_t* choices, in
     $(s "rows_from_dense")<rows>(record + $(codec.table_at(codec.dense.query)), row_stride, x);
     //% elseif codec.flagged then
     $(s "rotate")(x, rows, row_stride, choices, 1, 6u);
-    //% elseif codec.signs then
-    $(s("hadamard_" .. codec.piece))(x, rows, row_stride);
-    $(s "flip")(x, rows, row_stride);
     //% else
-    $(s "to_basis")<rows>(x, row_stride, record);
+    $(s "turn_back")<rows>(x, row_stride, record);
     //% end
     //% if codec.norms then
     for (int i = threadIdx.x; i < rows * $(dim); i += cta_threads)

@@ -178,16 +178,21 @@ INLINE void $(s "to_basis")(float* x, int row_stride, const float* record)
 }
 
 INLINE void $(s "turn_query")(float* x, const float* record) { $(s "to_basis")<1>(x, 0, record); }
-//% if codec.signs then
-INLINE void $(s "from_basis")(float* x, const float* record)
+
+// Out of it.
+template <int num_rows>
+INLINE void $(s "turn_back")(float* x, int row_stride, const float* record)
 {
+    //% if codec.signs then
     (void)record;
-    $(s("hadamard_" .. codec.piece))(x, 1, 0);
-    $(s "flip")(x, 1, 0);
+    $(s("hadamard_" .. codec.piece))(x, num_rows, row_stride);
+    $(s "flip")(x, num_rows, row_stride);
+    //% else
+    $(s "to_basis")<num_rows>(x, row_stride, record);
+    //% end
 }
-//% else
-INLINE void $(s "from_basis")(float* x, const float* record) { $(s "to_basis")<1>(x, 0, record); }
-//% end
+
+INLINE void $(s "from_basis")(float* x, const float* record) { $(s "turn_back")<1>(x, 0, record); }
 //% end
 //% if codec.base then
 

@@ -458,7 +458,7 @@ INLINE unsigned char* page_at(const kvl__device_seq* s, int page, int head, int 
            + head * (int64_t)(keys_bytes + values_bytes) + (side ? values_at : 0);
 }
 
-#line 18 "templates/cuda/program.cu"
+#line 25 "templates/cuda/program.cu"
 #line 1 "templates/cuda/codec.cuh"
 // codec.cuh -- keys at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
 //
@@ -642,7 +642,7 @@ INLINE float k_read_value(const unsigned char* page, int row, int channel, uint3
 }
 
 
-#line 18 "templates/cuda/program.cu"
+#line 25 "templates/cuda/program.cu"
 #line 1 "templates/cuda/codec.cuh"
 // codec.cuh -- values at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
 //
@@ -826,7 +826,7 @@ INLINE float v_read_value(const unsigned char* page, int row, int channel, uint3
 }
 
 
-#line 50 "templates/cuda/program.cu"
+#line 58 "templates/cuda/program.cu"
 #line 1 "templates/cuda/attend_splits.cu"
 // attend_splits.cu -- attention of a query row over one part of the rows that it sees.
 //

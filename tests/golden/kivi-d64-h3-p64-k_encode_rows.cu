@@ -458,7 +458,7 @@ INLINE unsigned char* page_at(const kvl__device_seq* s, int page, int head, int 
            + head * (int64_t)(keys_bytes + values_bytes) + (side ? values_at : 0);
 }
 
-#line 18 "templates/cuda/program.cu"
+#line 25 "templates/cuda/program.cu"
 #line 1 "templates/cuda/codec.cuh"
 // codec.cuh -- keys at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
 //
@@ -692,7 +692,7 @@ INLINE float k_read_value(const unsigned char* page, int row, int channel, uint3
 }
 
 
-#line 31 "templates/cuda/program.cu"
+#line 39 "templates/cuda/program.cu"
 #line 1 "templates/cuda/transform.cuh"
 // transform.cuh -- rows into the basis of the keys' codec, and out of it.
 //
@@ -716,10 +716,19 @@ INLINE void k_to_basis(float* x, int row_stride, const float* record)
 }
 
 INLINE void k_turn_query(float* x, const float* record) { k_to_basis<1>(x, 0, record); }
-#line 189 "templates/cuda/transform.cuh"
-INLINE void k_from_basis(float* x, const float* record) { k_to_basis<1>(x, 0, record); }
 
-#line 44 "templates/cuda/program.cu"
+// Out of it.
+template <int num_rows>
+INLINE void k_turn_back(float* x, int row_stride, const float* record)
+{
+#line 191 "templates/cuda/transform.cuh"
+    k_to_basis<num_rows>(x, row_stride, record);
+#line 193 "templates/cuda/transform.cuh"
+}
+
+INLINE void k_from_basis(float* x, const float* record) { k_turn_back<1>(x, 0, record); }
+
+#line 52 "templates/cuda/program.cu"
 #line 1 "templates/cuda/encode_rows.cu"
 // encode_rows.cu -- rows of rings become codes of pages: transform, fit, round, pack.
 //
@@ -781,9 +790,12 @@ INLINE void k_load_tile(const k_unit& u, int tile, int first, int end, float* x)
 }
 
 #line 169 "templates/cuda/encode_rows.cu"
+#line 1 "templates/cuda/put_cells.cuh"
+// put_cells.cuh -- codes of the keys take their place in a page.
+
 // Codes of `channels` channels from `channel` on take their place in the page: of the rows [first,
 // end) of a tile, bits of x [16, stride], whose first is that of the first channel.
-INLINE void k_put_cells(const k_unit& u, int tile, int first, int end, const float* x,
+INLINE void k_put_cells(unsigned char* page, int tile, int first, int end, const float* x,
                         int stride, int channel, int channels)
 {
     const bool whole = first <= tile * 16 && end >= tile * 16 + 16;
@@ -792,14 +804,14 @@ INLINE void k_put_cells(const k_unit& u, int tile, int first, int end, const flo
         const bool write = item < channels;
         uint32_t q[16];
         for (int i = 0; i < 16; ++i) q[i] = 0;
-#line 181 "templates/cuda/encode_rows.cu"
-        unsigned char* cell = u.page + k_cell_at(tile, write ? at : 0);
-#line 185 "templates/cuda/encode_rows.cu"
+#line 15 "templates/cuda/put_cells.cuh"
+        unsigned char* cell = page + k_cell_at(tile, write ? at : 0);
+#line 19 "templates/cuda/put_cells.cuh"
         if (write && !whole) k_get_codes(cell, lane, q);
         for (int i = 0; i < 16; ++i) {
-#line 188 "templates/cuda/encode_rows.cu"
+#line 22 "templates/cuda/put_cells.cuh"
             const int row = lane, place = item / 16 * 16 + i;
-#line 192 "templates/cuda/encode_rows.cu"
+#line 26 "templates/cuda/put_cells.cuh"
             if (write && tile * 16 + row >= first && tile * 16 + row < end)
                 q[i] = bits_of(x[row * stride + place]);
         }
@@ -807,28 +819,30 @@ INLINE void k_put_cells(const k_unit& u, int tile, int first, int end, const flo
     }
 }
 
+#line 170 "templates/cuda/encode_rows.cu"
+
 INLINE void k_put_tile(const k_unit& u, int tile, int first, int end, const float* x)
 {
-    k_put_cells(u, tile, first, end, x, k_row_stride, 0, k_dim);
+    k_put_cells(u.page, tile, first, end, x, k_row_stride, 0, k_dim);
 }
 
-#line 320 "templates/cuda/encode_rows.cu"
+#line 226 "templates/cuda/encode_rows.cu"
 // Channels of a thread: with a search, whose candidates take many registers, one at a time.
-#line 326 "templates/cuda/encode_rows.cu"
+#line 232 "templates/cuda/encode_rows.cu"
 enum { k_each = 1, k_last_pass = 1 };
 
 // What a thread knows of its channels: statistics, pair and grid, and the candidates of a search.
 typedef struct k_channels {
     k_grid grids[1];
     k_pair pairs[1];
-#line 333 "templates/cuda/encode_rows.cu"
+#line 239 "templates/cuda/encode_rows.cu"
     float los[1];
-#line 333 "templates/cuda/encode_rows.cu"
+#line 239 "templates/cuda/encode_rows.cu"
     float his[1];
-#line 348 "templates/cuda/encode_rows.cu"
+#line 254 "templates/cuda/encode_rows.cu"
 } k_channels;
 
-#line 445 "templates/cuda/encode_rows.cu"
+#line 351 "templates/cuda/encode_rows.cu"
 // A value of channel i, of token t of the group, passes, in the last pass to become its code.
 INLINE void k_pass_value(k_channels* w, int pass, int i, int t, float* at)
 {
@@ -836,33 +850,33 @@ INLINE void k_pass_value(k_channels* w, int pass, int i, int t, float* at)
     if (pass == k_last_pass) {
         *at = float_of(k_code_of(value, w->grids[i]));
     } else if (pass == 0) {
-#line 456 "templates/cuda/encode_rows.cu"
+#line 362 "templates/cuda/encode_rows.cu"
         {
             const float x = value;
             float& lo = w->los[i];
             if (t == 0) lo = x;
             else lo = x < lo ? x : lo;
         }
-#line 456 "templates/cuda/encode_rows.cu"
+#line 362 "templates/cuda/encode_rows.cu"
         {
             const float x = value;
             float& hi = w->his[i];
             if (t == 0) hi = x;
             else hi = x > hi ? x : hi;
         }
-#line 475 "templates/cuda/encode_rows.cu"
+#line 381 "templates/cuda/encode_rows.cu"
     }
 }
 
 INLINE void k_end_pass(k_channels* w, int pass)
 {
-#line 484 "templates/cuda/encode_rows.cu"
+#line 390 "templates/cuda/encode_rows.cu"
     if (pass == 0) {
 #pragma unroll
         for (int i = 0; i < 1; ++i)
             w->grids[i] = k_fit_grid(&w->pairs[i], -1, w->los[i], w->his[i]);
     }
-#line 502 "templates/cuda/encode_rows.cu"
+#line 408 "templates/cuda/encode_rows.cu"
 }
 
 // Groups along tokens: group_size rows at once, each channel from `from` on with a grid of its own.
@@ -872,14 +886,14 @@ INLINE void k_end_pass(k_channels* w, int pass)
 INLINE void k_encode_group(const k_unit& u, int first, int end, float* x, int from)
 {
     k_channels w;
-#line 512 "templates/cuda/encode_rows.cu"
+#line 418 "templates/cuda/encode_rows.cu"
     for (int i = 0; i < 1; ++i) w.los[i] = 0.0f;    // of threads without any
-#line 512 "templates/cuda/encode_rows.cu"
+#line 418 "templates/cuda/encode_rows.cu"
     for (int i = 0; i < 1; ++i) w.his[i] = 0.0f;    // of threads without any
-#line 521 "templates/cuda/encode_rows.cu"
+#line 427 "templates/cuda/encode_rows.cu"
 #pragma unroll 1
     for (int pass = 0; pass <= k_last_pass; ++pass) {
-#line 526 "templates/cuda/encode_rows.cu"
+#line 432 "templates/cuda/encode_rows.cu"
 #pragma unroll 1
         for (int tile = first / 16; tile * 16 < end; ++tile) {
             const int begin = tile * 16 < first ? first - tile * 16 : 0;
@@ -896,8 +910,8 @@ INLINE void k_encode_group(const k_unit& u, int first, int end, float* x, int fr
             }
             if (pass < k_last_pass) continue;
             __syncthreads();
-#line 543 "templates/cuda/encode_rows.cu"
-            k_put_cells(u, tile, first, end, x + from, k_row_stride, from,
+#line 449 "templates/cuda/encode_rows.cu"
+            k_put_cells(u.page, tile, first, end, x + from, k_row_stride, from,
                         64);
         }
         k_end_pass(&w, pass);
@@ -916,12 +930,12 @@ INLINE void k_encode_unit(const k_unit& u, int first, int end)
     enum { group_size = 32 };
     __shared__ float x[16 * k_row_stride];
     for (int row = first; row < end; row += group_size) {
-#line 567 "templates/cuda/encode_rows.cu"
+#line 473 "templates/cuda/encode_rows.cu"
         k_encode_group(u, row, row + group_size, x, 0);
-#line 569 "templates/cuda/encode_rows.cu"
+#line 475 "templates/cuda/encode_rows.cu"
     }
 }
-#line 572 "templates/cuda/encode_rows.cu"
+#line 478 "templates/cuda/encode_rows.cu"
 
 KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -941,8 +955,8 @@ KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
     u.sink_len = a.windows.sink_len;
     u.page = page_at(s, page, head, 0);
     u.record = record_of(a.tables, a.table_floats, 0, head);
-#line 594 "templates/cuda/encode_rows.cu"
+#line 500 "templates/cuda/encode_rows.cu"
     k_encode_unit(u, first - u.row, end - u.row);
-#line 598 "templates/cuda/encode_rows.cu"
+#line 504 "templates/cuda/encode_rows.cu"
 }
 

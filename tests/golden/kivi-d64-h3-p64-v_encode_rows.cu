@@ -458,7 +458,7 @@ INLINE unsigned char* page_at(const kvl__device_seq* s, int page, int head, int 
            + head * (int64_t)(keys_bytes + values_bytes) + (side ? values_at : 0);
 }
 
-#line 18 "templates/cuda/program.cu"
+#line 25 "templates/cuda/program.cu"
 #line 1 "templates/cuda/codec.cuh"
 // codec.cuh -- values at 2 bits:  | codes: 4096 x u2 | scales: 128 x 1 bytes | zeros: 128 x 1 bytes |
 //
@@ -692,7 +692,7 @@ INLINE float v_read_value(const unsigned char* page, int row, int channel, uint3
 }
 
 
-#line 31 "templates/cuda/program.cu"
+#line 39 "templates/cuda/program.cu"
 #line 1 "templates/cuda/transform.cuh"
 // transform.cuh -- rows into the basis of the values' codec, and out of it.
 //
@@ -716,10 +716,19 @@ INLINE void v_to_basis(float* x, int row_stride, const float* record)
 }
 
 INLINE void v_turn_query(float* x, const float* record) { v_to_basis<1>(x, 0, record); }
-#line 189 "templates/cuda/transform.cuh"
-INLINE void v_from_basis(float* x, const float* record) { v_to_basis<1>(x, 0, record); }
 
-#line 44 "templates/cuda/program.cu"
+// Out of it.
+template <int num_rows>
+INLINE void v_turn_back(float* x, int row_stride, const float* record)
+{
+#line 191 "templates/cuda/transform.cuh"
+    v_to_basis<num_rows>(x, row_stride, record);
+#line 193 "templates/cuda/transform.cuh"
+}
+
+INLINE void v_from_basis(float* x, const float* record) { v_turn_back<1>(x, 0, record); }
+
+#line 52 "templates/cuda/program.cu"
 #line 1 "templates/cuda/encode_rows.cu"
 // encode_rows.cu -- rows of rings become codes of pages: transform, fit, round, pack.
 //
@@ -781,9 +790,12 @@ INLINE void v_load_tile(const v_unit& u, int tile, int first, int end, float* x)
 }
 
 #line 169 "templates/cuda/encode_rows.cu"
+#line 1 "templates/cuda/put_cells.cuh"
+// put_cells.cuh -- codes of the values take their place in a page.
+
 // Codes of `channels` channels from `channel` on take their place in the page: of the rows [first,
 // end) of a tile, bits of x [16, stride], whose first is that of the first channel.
-INLINE void v_put_cells(const v_unit& u, int tile, int first, int end, const float* x,
+INLINE void v_put_cells(unsigned char* page, int tile, int first, int end, const float* x,
                         int stride, int channel, int channels)
 {
     const bool whole = first <= tile * 16 && end >= tile * 16 + 16;
@@ -792,14 +804,14 @@ INLINE void v_put_cells(const v_unit& u, int tile, int first, int end, const flo
         const bool write = item < channels;
         uint32_t q[16];
         for (int i = 0; i < 16; ++i) q[i] = 0;
-#line 183 "templates/cuda/encode_rows.cu"
-        unsigned char* cell = u.page + v_cell_at(write ? at : 0, tile);
-#line 185 "templates/cuda/encode_rows.cu"
+#line 17 "templates/cuda/put_cells.cuh"
+        unsigned char* cell = page + v_cell_at(write ? at : 0, tile);
+#line 19 "templates/cuda/put_cells.cuh"
         if (write && !whole) v_get_codes(cell, lane, q);
         for (int i = 0; i < 16; ++i) {
-#line 190 "templates/cuda/encode_rows.cu"
+#line 24 "templates/cuda/put_cells.cuh"
             const int row = i, place = item;
-#line 192 "templates/cuda/encode_rows.cu"
+#line 26 "templates/cuda/put_cells.cuh"
             if (write && tile * 16 + row >= first && tile * 16 + row < end)
                 q[i] = bits_of(x[row * stride + place]);
         }
@@ -807,60 +819,86 @@ INLINE void v_put_cells(const v_unit& u, int tile, int first, int end, const flo
     }
 }
 
+#line 170 "templates/cuda/encode_rows.cu"
+
 INLINE void v_put_tile(const v_unit& u, int tile, int first, int end, const float* x)
 {
-    v_put_cells(u, tile, first, end, x, v_row_stride, 0, v_dim);
+    v_put_cells(u.page, tile, first, end, x, v_row_stride, 0, v_dim);
 }
 
-#line 259 "templates/cuda/encode_rows.cu"
-// Groups along the channels of a row.  A thread has one group of one row.
-INLINE void v_encode_unit(const v_unit& u, int first, int end)
+#line 204 "templates/cuda/encode_rows.cu"
+#line 1 "templates/cuda/token_groups.cuh"
+// token_groups.cuh -- groups along the channels of a row: the values are fitted and rounded.
+
+#line 8 "templates/cuda/token_groups.cuh"
+// Of the rows [first, end) of a tile, x [16, row_stride], metadata takes its place in the page, and
+// values become bits of what is stored as codes.
+INLINE void v_encode_groups(unsigned char* page, const float* record, int tile, int first,
+                            int end, int row_stride, float* x)
 {
     enum { group_size = 32, groups = v_dim / group_size };
+    (void)record;
+#line 35 "templates/cuda/token_groups.cuh"
+    // A thread has one group of one row.
+    for (int item = threadIdx.x; item < 16 * groups; item += cta_threads) {
+        const int row = tile * 16 + item % 16, channel = item / 16 * group_size;
+        if (row < first || row >= end) continue;
+        float* of = x + item % 16 * row_stride + channel;
+#line 44 "templates/cuda/token_groups.cuh"
+        float lo;
+#line 44 "templates/cuda/token_groups.cuh"
+        float hi;
+#line 46 "templates/cuda/token_groups.cuh"
+        {
+            const float x = of[0];
+#line 49 "templates/cuda/token_groups.cuh"
+            lo = x;
+#line 49 "templates/cuda/token_groups.cuh"
+            hi = x;
+#line 51 "templates/cuda/token_groups.cuh"
+        }
+        for (int i = 1; i < group_size; ++i) {
+            const float x = of[i];
+#line 55 "templates/cuda/token_groups.cuh"
+            lo = x < lo ? x : lo;
+#line 55 "templates/cuda/token_groups.cuh"
+            hi = x > hi ? x : hi;
+#line 57 "templates/cuda/token_groups.cuh"
+        }
+        const int group = v_group(row, channel);
+        v_pair pair;
+        const v_grid grid = v_fit_grid(&pair, -1, lo, hi);
+#line 64 "templates/cuda/token_groups.cuh"
+        v_put_pair(page, group, pair.scale_code, pair.zero_code);
+#line 70 "templates/cuda/token_groups.cuh"
+        for (int i = 0; i < group_size; ++i) of[i] = float_of(v_code_of(of[i], grid));
+#line 73 "templates/cuda/token_groups.cuh"
+    }
+#line 80 "templates/cuda/token_groups.cuh"
+}
+
+#line 205 "templates/cuda/encode_rows.cu"
+
+#line 207 "templates/cuda/encode_rows.cu"
+// Groups along the channels of a row, of each set of channels.
+INLINE void v_encode_unit(const v_unit& u, int first, int end)
+{
     __shared__ float x[16 * v_row_stride];
-#line 269 "templates/cuda/encode_rows.cu"
+#pragma unroll 1
     for (int tile = first / 16; tile * 16 < end; ++tile) {
         v_load_tile(u, tile, first, end, x);
-        for (int item = threadIdx.x; item < 16 * groups; item += cta_threads) {
-            const int row = tile * 16 + item % 16, channel = item / 16 * group_size;
-            if (row < first || row >= end) continue;
-            float* of = x + item % 16 * v_row_stride + channel;
-#line 279 "templates/cuda/encode_rows.cu"
-            float lo;
-#line 279 "templates/cuda/encode_rows.cu"
-            float hi;
-#line 281 "templates/cuda/encode_rows.cu"
-            {
-                const float x = of[0];
-#line 284 "templates/cuda/encode_rows.cu"
-                lo = x;
-#line 284 "templates/cuda/encode_rows.cu"
-                hi = x;
-#line 286 "templates/cuda/encode_rows.cu"
-            }
-            for (int i = 1; i < group_size; ++i) {
-                const float x = of[i];
-#line 290 "templates/cuda/encode_rows.cu"
-                lo = x < lo ? x : lo;
-#line 290 "templates/cuda/encode_rows.cu"
-                hi = x > hi ? x : hi;
-#line 292 "templates/cuda/encode_rows.cu"
-            }
-            const int group = v_group(row, channel);
-            v_pair pair;
-            const v_grid grid = v_fit_grid(&pair, -1, lo, hi);
-#line 299 "templates/cuda/encode_rows.cu"
-            v_put_pair(u.page, group, pair.scale_code, pair.zero_code);
-#line 305 "templates/cuda/encode_rows.cu"
-            for (int i = 0; i < group_size; ++i) of[i] = float_of(v_code_of(of[i], grid));
-#line 308 "templates/cuda/encode_rows.cu"
-        }
+#line 215 "templates/cuda/encode_rows.cu"
+        v_encode_groups(u.page + 0, u.record, tile, first, end,
+                                        v_row_stride, x + 0);
+#line 218 "templates/cuda/encode_rows.cu"
         __syncthreads();
-#line 315 "templates/cuda/encode_rows.cu"
-        v_put_tile(u, tile, first, end, x);
+#line 220 "templates/cuda/encode_rows.cu"
+        v_put_cells(u.page + 0, tile, first, end, x + 0,
+                                    v_row_stride, 0, 64);
+#line 223 "templates/cuda/encode_rows.cu"
     }
 }
-#line 572 "templates/cuda/encode_rows.cu"
+#line 478 "templates/cuda/encode_rows.cu"
 
 KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -880,8 +918,8 @@ KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
     u.sink_len = a.windows.sink_len;
     u.page = page_at(s, page, head, 1);
     u.record = record_of(a.tables, a.table_floats, 1, head);
-#line 594 "templates/cuda/encode_rows.cu"
+#line 500 "templates/cuda/encode_rows.cu"
     v_encode_unit(u, first - u.row, end - u.row);
-#line 598 "templates/cuda/encode_rows.cu"
+#line 504 "templates/cuda/encode_rows.cu"
 }
 
