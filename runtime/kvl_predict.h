@@ -288,7 +288,7 @@ KVL__FN void kvl__restored_row(const kvl__layer* l, const kvl__seq_layer* s, int
     const int dim = c->side[side].head_dim;
     const uint16_t* from = s->owner->restored.values + row * s->owner->restored.dims +
         (side ? c->num_kv_heads * c->side[0].head_dim : 0) + head * dim;
-    for (int i = 0; i < dim; ++i) x[i] = kvl__row_to_f32(from[i], c->side[side].rows);
+    kvl__finite_to_f32(from, dim, c->side[side].rows, x);
 }
 
 // kvl__program.attend_pages, of restored rows; a->q as they are loaded, position of rows [0] of
@@ -297,16 +297,25 @@ KVL__FN void kvl__attend_restored_rows(const kvl__layer* l, const kvl__seq_layer
                                        int64_t position, const kvl__attend_args* a)
 {
     const int dk = l->config.side[0].head_dim, dv = l->config.side[1].head_dim;
-    float k[KVL__MAX_STORED_DIM], v[KVL__MAX_STORED_DIM], scores[KVL__MAX_HEADS];
+    float k[KVL__TURN_ROWS * KVL__MAX_STORED_DIM], v[KVL__MAX_STORED_DIM];
+    float scores[KVL__MAX_HEADS];
+    kvl__turn_scores turns;
     kvl__softmax softmax;
+    kvl__turn_scores_start(a, l->turns, dk, position, &turns);
     kvl__softmax_start(&softmax, a, dv);
-    for (int64_t r = a->first_row; r < a->end_row; ++r) {
-        const int64_t row = position + r - l->config.sink_len;
-        kvl__restored_row(l, s, 0, head, row, k);
-        kvl__restored_row(l, s, 1, head, row, v);
-        kvl__turn_row(l->turns, dk, position + r, 1, k);
-        kvl__scores_of_row(a, a->q, k, dk, NULL, a->position + r, scores);
-        kvl__softmax_add(&softmax, a, scores, v, dv);
+    for (int64_t first = a->first_row; first < a->end_row; first += KVL__TURN_ROWS) {
+        const int n = (int)kvl__min_i64(a->end_row - first, KVL__TURN_ROWS);
+        const int64_t row = position + first - l->config.sink_len;
+        for (int r = 0; r < n; ++r) kvl__restored_row(l, s, 0, head, row + r, k + r * dk);
+        kvl__turn_queries(&turns, position + first);
+        kvl__turn_rows_on(&turns, n, k);
+        for (int r = 0; r < n; ++r) {
+            for (int h = 0; h < a->num_heads; ++h)
+                scores[h] = kvl__turn_dot(turns.turned[h], turns.rows[r], dk);
+            kvl__scores_finish(a, a->position + first + r, scores);
+            kvl__restored_row(l, s, 1, head, row + r, v);
+            kvl__softmax_add(&softmax, a, scores, v, dv);
+        }
     }
     kvl__softmax_finish(&softmax, a, dv);
 }

@@ -39,6 +39,20 @@ KVL__FN float kvl__row_to_f32(uint16_t x, int rows)
     return rows ? kvl__bf16_to_f32(x) : kvl__f16_to_f32(x);
 }
 
+// Rows that are finite, of `num` values, in loops that vectors run.
+KVL__FN void kvl__finite_to_f32(const uint16_t* from, int64_t num, int rows, float* x)
+{
+    if (rows)
+        for (int64_t i = 0; i < num; ++i) x[i] = kvl__float_of((uint32_t)from[i] << 16);
+    else
+        for (int64_t i = 0; i < num; ++i) {
+            const uint32_t size = from[i] & 0x7fffu, sign = from[i] & 0x8000u;
+            // 2^112 is what the biases of the exponents differ by; subnormals come out as well.
+            const float value = kvl__float_of(size << 13) * 5.192296858534827628530496329e33f;
+            x[i] = kvl__float_of(kvl__bits_of(value) | sign << 16);
+        }
+}
+
 // TRANSFORMS
 
 // The bases that a side's rows may be in: as they are, pieces rotated, the head rotated.
@@ -1938,9 +1952,17 @@ KVL__FN void kvl__softmax_start(kvl__softmax* s, const kvl__attend_args* a, int3
     memset(a->o, 0, (size_t)a->num_heads * (size_t)dim * sizeof(float));
 }
 
+// Soft cap, then ALiBi, of scores [num_heads].
+KVL__FN void kvl__scores_finish(const kvl__attend_args* a, int64_t position, float* scores)
+{
+    for (int32_t h = 0; h < a->num_heads; ++h) {
+        if (a->soft_cap > 0.0f) scores[h] = a->soft_cap * tanhf(scores[h] / a->soft_cap);
+        if (a->slopes) scores[h] += a->slopes[h] * (float)position;
+    }
+}
+
 // Scale is in q [num_heads, dim] already; bias [num_heads] (NULL: none), of quantized rows what
-// their own shift took, in scores, and soft cap next, then ALiBi; the mask is the range of rows
-// that is visited.
+// their own shift took, in scores; the mask is the range of rows that is visited.
 KVL__FN void kvl__scores_of_row(const kvl__attend_args* a, const float* queries, const float* k,
                                 int32_t dim, const float* bias, int64_t position, float* scores)
 {
@@ -1950,9 +1972,9 @@ KVL__FN void kvl__scores_of_row(const kvl__attend_args* a, const float* queries,
         for (int32_t i = 0; i < dim; ++i) s += q[i] * k[i];
         if (bias) s += bias[h];
         if (bias && a->add_shifts) s += scores[h];
-        scores[h] = a->soft_cap > 0.0f ? a->soft_cap * tanhf(s / a->soft_cap) : s;
-        if (a->slopes) scores[h] += a->slopes[h] * (float)position;
+        scores[h] = s;
     }
+    kvl__scores_finish(a, position, scores);
 }
 
 // One row's scores [num_heads] and value join the sums.

@@ -136,6 +136,20 @@ KVL__FN void kvl__turn_shift_back(const kvl__turn_scores* w, int64_t position, i
     }
 }
 
+// Rows x [num, dim] of a tile, turned, to w->rows; x is used up.
+KVL__FN void kvl__turn_rows_on(kvl__turn_scores* w, int num, float* x)
+{
+    for (int r = 0; r < num; ++r) {
+        float *from = x + r * w->dim, *to = w->rows[r];
+        kvl__turn_halves(w, from);
+        const float *c = w->cosines[r], *s = w->sines[r], *second = from + w->pairs;
+        for (int i = 0; i < w->pairs; ++i) to[i] = from[i] * c[i] - second[i] * s[i];
+        for (int i = 0; i < w->pairs; ++i)
+            to[w->pairs + i] = second[i] * c[i] + from[i] * s[i];
+        for (int i = w->dims; i < w->dim; ++i) to[i] = from[i];
+    }
+}
+
 // Rows [row, row + num) of a page, restored and turned as rows of a tile, to w->rows.
 KVL__FN void kvl__turn_tile(kvl__turn_scores* w, int64_t row, int num)
 {
@@ -156,15 +170,7 @@ KVL__FN void kvl__turn_tile(kvl__turn_scores* w, int64_t row, int num)
     else w->decode(&a);
     if (kvl__sketches((const kvl__codec*)w->codec)) kvl__sketch_restore(&a);
     kvl__turn_shift_back(w, w->first + row, num, x);
-    for (int r = 0; r < num; ++r) {
-        float *from = x + r * w->dim, *to = w->rows[r];
-        kvl__turn_halves(w, from);
-        const float *c = w->cosines[r], *s = w->sines[r], *second = from + w->pairs;
-        for (int i = 0; i < w->pairs; ++i) to[i] = from[i] * c[i] - second[i] * s[i];
-        for (int i = 0; i < w->pairs; ++i)
-            to[w->pairs + i] = second[i] * c[i] + from[i] * s[i];
-        for (int i = w->dims; i < w->dim; ++i) to[i] = from[i];
-    }
+    kvl__turn_rows_on(w, num, x);
 }
 
 // a . b, dim a multiple of 16.
