@@ -65,6 +65,8 @@ static const shape shapes[] = {
     // From here on with KVLOOM_TEST_ALL=1 alone.
     { "turboquant-split/rtn:k1,k.fit=norm,k.extra=outliers96,v3,v.fit=search,v.extra=outliers,"
       "rows=bf16,sink=1,recent=4", 8, 2, 256, 64, 60, 20, 0 },
+    { "higgs:k3,kg20,v4,v.transform=hadamard,v.extra=sparse2,sink=1,recent=4", 3, 1, 80, 128, 60, 0,
+      30 },
     { "kvquant:sink=1,recent=4", 16, 1, 256, 256, 100, 0, 0 },
     { "kvquant:k4,k.place=post_rope,k.levels=affine,k.extra=none,k.axis=per_channel,kg32", 4, 2, 64,
       64, 100, 20, 0 },
@@ -225,8 +227,7 @@ static void read_name(const char* path, char name[64])
 
 // The codecs that a device refuses, and the word that it names.
 static const struct { const char *name, *word; } host_codecs[] = {
-    { "rotatekv", "k.transform = grouped" }, { "higgs", "k.levels = plane" },
-    { "aqua-kv", "k.shift = predicted" },
+    { "rotatekv", "k.transform = grouped" }, { "aqua-kv", "k.shift = predicted" },
 };
 
 static int is_host_codec(const char* name)

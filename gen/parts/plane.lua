@@ -11,4 +11,4 @@
 -- second.  As levels (kvl_read_codes) the first has the number, the second one 4^bits more.
 
 return { stage = "levels", name = "plane", text = "scale * point of the plane, for two channels",
-         bits = { 2, 3, 4 }, offset = "scale - scale", points = true, host_only = true }
+         bits = { 2, 3, 4 }, offset = "scale - scale", points = true }

@@ -199,6 +199,24 @@ INLINE uint32_t $(s "code_of")(float x, const float* record)
     for (int k = 0; k < $(codec.code_max); ++k) code += x >= 0.5f * (book[k] + book[k + 1]);
     return code;
 }
+//% elseif codec.plane then
+// The number of the point that is nearest to two values in units of the scale.
+INLINE uint32_t $(s "number_of")(float a, float b)
+{
+    enum { num_points = $(#codec.book.bounds) };
+    float best = -__int_as_float(0x7f800000);
+    uint32_t number = 0;
+#pragma unroll 4
+    for (int p = 0; p < num_points; ++p) {
+        const float score = (a * $(s "values")[p] + b * $(s "values")[num_points + p])
+                            - $(s "halves")[p];
+        if (score > best) {
+            best = score;
+            number = p;
+        }
+    }
+    return number;
+}
 //% elseif not codec.path then
 // The code of a value: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
@@ -266,10 +284,9 @@ INLINE void $(s "put_levels")(const float* record, int num_rows, int row_stride,
 //% end
 //% if kernel.name == "attend_splits" and not codec.in_keys then
 //% local n = codec.read_words
-// Values, in the codec's basis, of the $(n) words of a lane of the page from `word` on.
-INLINE void $(s "read_words")(const unsigned char* page, int lane, int word, float* x)
+// What is stored of the $(n) words of a lane of the page from `word` on.
+INLINE void $(s "get_words")(const unsigned char* page, int lane, int word, uint32_t* q)
 {
-    uint32_t q[$(n)];
     //% if codec.path then
     $(s "get_levels")(page, lane, word / 16, q);
     //% elseif n == 16 then
@@ -300,6 +317,28 @@ INLINE void $(s "read_words")(const unsigned char* page, int lane, int word, flo
         //% end
     }
     //% end
+    //% end
+    //% end
+}
+
+// Values, in the codec's basis, of these words.
+INLINE void $(s "read_words")(const unsigned char* page, int lane, int word, float* x)
+{
+    uint32_t q[$(n)];
+    $(s "get_words")(page, lane, word, q);
+    //% if codec.plane then
+    //% local num = 1 << 2 * codec.bits
+    //% if codec.is_key then
+    for (int i = 0; i < $(n); i += 2) {
+        q[i] |= q[i + 1] << $(codec.bits);
+        q[i + 1] = q[i] + $(num);
+    }
+    //% else
+    uint32_t other[$(n)];
+    $(s "get_words")(page, lane ^ 1, word, other);
+    for (int i = 0; i < $(n); ++i)
+        q[i] = lane % 2 ? (other[i] | q[i] << $(codec.bits)) + $(num)
+                        : q[i] | other[i] << $(codec.bits);
     //% end
     //% end
     //% if codec.raw ~= "none" then
@@ -337,8 +376,13 @@ INLINE void $(s "read_words")(const unsigned char* page, int lane, int word, flo
 }
 
 //% end
+//% if codec.plane then
+// What is stored of one value.
+//% else
 // What scales are multiplied with, of one value.
-INLINE uint32_t $(s "get_code")(const unsigned char* page, int lane, int word)
+//% end
+INLINE uint32_t $(s(codec.plane and "get_stored" or "get_code"))(const unsigned char* page,
+                                                         int lane, int word)
 {
     const unsigned char* cell = page + $(s "cell_at")(lane / 16, word / 16);
     const int of = lane % 16, i = word % 16;
@@ -361,6 +405,19 @@ INLINE uint32_t $(s "get_code")(const unsigned char* page, int lane, int word)
     return $(codec.path and s "level_of" .. "(page, lane, word, code)" or "code");
     //% end
 }
+
+//% if codec.plane then
+// The number of its level.
+INLINE uint32_t $(s "get_code")(const unsigned char* page, int lane, int word)
+{
+    //% local of = codec.is_key and "lane, word %s 1" or "lane %s 1, word"
+    const uint32_t low = $(s "get_stored")(page, $(of:format "& ~"));
+    const uint32_t high = $(s "get_stored")(page, $(of:format "|"));
+    const uint32_t second = $(codec.is_key and "word" or "lane") % 2;
+    return (low | high << $(codec.bits)) + (second << $(2 * codec.bits));
+}
+
+//% end
 
 // One value.
 INLINE float $(s "read_value")(const unsigned char* page, int row, int channel, uint32_t* code)

@@ -579,66 +579,77 @@ INLINE float k_read_offset(const unsigned char* page, int group, float scale)
     return k_offset_of(scale, zero);
 }
 
-#line 220 "templates/cuda/codec.cuh"
+#line 238 "templates/cuda/codec.cuh"
 
-#line 269 "templates/cuda/codec.cuh"
-// Values, in the codec's basis, of the 16 words of a lane of the page from `word` on.
+#line 287 "templates/cuda/codec.cuh"
+// What is stored of the 16 words of a lane of the page from `word` on.
+INLINE void k_get_words(const unsigned char* page, int lane, int word, uint32_t* q)
+{
+#line 293 "templates/cuda/codec.cuh"
+    k_get_codes(page + k_cell_at(lane / 16, word / 16), lane % 16, q);
+#line 322 "templates/cuda/codec.cuh"
+}
+
+// Values, in the codec's basis, of these words.
 INLINE void k_read_words(const unsigned char* page, int lane, int word, float* x)
 {
     uint32_t q[16];
-#line 276 "templates/cuda/codec.cuh"
-    k_get_codes(page + k_cell_at(lane / 16, word / 16), lane % 16, q);
-#line 308 "templates/cuda/codec.cuh"
+    k_get_words(page, lane, word, q);
+#line 347 "templates/cuda/codec.cuh"
     // Words side by side have scales side by side.
     const int group = k_group(word, lane);
     uint32_t scales[16], zeros[16] = { 0 };
-#line 312 "templates/cuda/codec.cuh"
+#line 351 "templates/cuda/codec.cuh"
     read_16_u8(page + k_scales_at + group * 1,
                                         scales);
-#line 319 "templates/cuda/codec.cuh"
+#line 358 "templates/cuda/codec.cuh"
     read_16_u8(page + k_zeros_at + group * 1, zeros);
-#line 321 "templates/cuda/codec.cuh"
+#line 360 "templates/cuda/codec.cuh"
     for (int i = 0; i < 16; ++i) {
         const float scale = k_scale_of(scales[i]);
         x[i] = scale * to_float(q[i]) + k_offset_of(scale, zeros[i]);
     }
-#line 337 "templates/cuda/codec.cuh"
+#line 376 "templates/cuda/codec.cuh"
 }
 
-#line 340 "templates/cuda/codec.cuh"
+#line 382 "templates/cuda/codec.cuh"
 // What scales are multiplied with, of one value.
-INLINE uint32_t k_get_code(const unsigned char* page, int lane, int word)
+#line 384 "templates/cuda/codec.cuh"
+INLINE uint32_t k_get_code(const unsigned char* page,
+                                                         int lane, int word)
 {
     const unsigned char* cell = page + k_cell_at(lane / 16, word / 16);
     const int of = lane % 16, i = word % 16;
-#line 348 "templates/cuda/codec.cuh"
+#line 392 "templates/cuda/codec.cuh"
     uint32_t code = 0;
-#line 350 "templates/cuda/codec.cuh"
+#line 394 "templates/cuda/codec.cuh"
     {
         enum { each = 8, mask = 3 };
         const int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 356 "templates/cuda/codec.cuh"
+#line 400 "templates/cuda/codec.cuh"
         const uint32_t bits = load_u32(cell + 0 + i / 2 / each * 64 + of * 4);
-#line 358 "templates/cuda/codec.cuh"
+#line 402 "templates/cuda/codec.cuh"
         code |= (bits >> bit & mask) << 0;
     }
-#line 361 "templates/cuda/codec.cuh"
+#line 405 "templates/cuda/codec.cuh"
     return code;
-#line 363 "templates/cuda/codec.cuh"
+#line 407 "templates/cuda/codec.cuh"
 }
+
+#line 421 "templates/cuda/codec.cuh"
 
 // One value.
 INLINE float k_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 369 "templates/cuda/codec.cuh"
+#line 426 "templates/cuda/codec.cuh"
     const int lane = row, word = channel;
-#line 373 "templates/cuda/codec.cuh"
+#line 430 "templates/cuda/codec.cuh"
     *code = k_get_code(page, lane, word);
-#line 377 "templates/cuda/codec.cuh"
+#line 434 "templates/cuda/codec.cuh"
     const int group = k_group(word, lane);
     const float scale = k_read_scale(page, group);
     return scale * to_float(*code) + k_read_offset(page, group, scale);
-#line 381 "templates/cuda/codec.cuh"
+#line 438 "templates/cuda/codec.cuh"
 }
 
 
@@ -763,66 +774,77 @@ INLINE float v_read_offset(const unsigned char* page, int group, float scale)
     return v_offset_of(scale, zero);
 }
 
-#line 220 "templates/cuda/codec.cuh"
+#line 238 "templates/cuda/codec.cuh"
 
-#line 269 "templates/cuda/codec.cuh"
-// Values, in the codec's basis, of the 16 words of a lane of the page from `word` on.
+#line 287 "templates/cuda/codec.cuh"
+// What is stored of the 16 words of a lane of the page from `word` on.
+INLINE void v_get_words(const unsigned char* page, int lane, int word, uint32_t* q)
+{
+#line 293 "templates/cuda/codec.cuh"
+    v_get_codes(page + v_cell_at(lane / 16, word / 16), lane % 16, q);
+#line 322 "templates/cuda/codec.cuh"
+}
+
+// Values, in the codec's basis, of these words.
 INLINE void v_read_words(const unsigned char* page, int lane, int word, float* x)
 {
     uint32_t q[16];
-#line 276 "templates/cuda/codec.cuh"
-    v_get_codes(page + v_cell_at(lane / 16, word / 16), lane % 16, q);
-#line 308 "templates/cuda/codec.cuh"
+    v_get_words(page, lane, word, q);
+#line 347 "templates/cuda/codec.cuh"
     // Words side by side have scales side by side.
     const int group = v_group(word, lane);
     uint32_t scales[16], zeros[16] = { 0 };
-#line 312 "templates/cuda/codec.cuh"
+#line 351 "templates/cuda/codec.cuh"
     read_16_u8(page + v_scales_at + group * 1,
                                         scales);
-#line 319 "templates/cuda/codec.cuh"
+#line 358 "templates/cuda/codec.cuh"
     read_16_u8(page + v_zeros_at + group * 1, zeros);
-#line 321 "templates/cuda/codec.cuh"
+#line 360 "templates/cuda/codec.cuh"
     for (int i = 0; i < 16; ++i) {
         const float scale = v_scale_of(scales[i]);
         x[i] = scale * to_float(q[i]) + v_offset_of(scale, zeros[i]);
     }
-#line 337 "templates/cuda/codec.cuh"
+#line 376 "templates/cuda/codec.cuh"
 }
 
-#line 340 "templates/cuda/codec.cuh"
+#line 382 "templates/cuda/codec.cuh"
 // What scales are multiplied with, of one value.
-INLINE uint32_t v_get_code(const unsigned char* page, int lane, int word)
+#line 384 "templates/cuda/codec.cuh"
+INLINE uint32_t v_get_code(const unsigned char* page,
+                                                         int lane, int word)
 {
     const unsigned char* cell = page + v_cell_at(lane / 16, word / 16);
     const int of = lane % 16, i = word % 16;
-#line 348 "templates/cuda/codec.cuh"
+#line 392 "templates/cuda/codec.cuh"
     uint32_t code = 0;
-#line 350 "templates/cuda/codec.cuh"
+#line 394 "templates/cuda/codec.cuh"
     {
         enum { each = 8, mask = 3 };
         const int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 356 "templates/cuda/codec.cuh"
+#line 400 "templates/cuda/codec.cuh"
         const uint32_t bits = load_u32(cell + 0 + i / 2 / each * 64 + of * 4);
-#line 358 "templates/cuda/codec.cuh"
+#line 402 "templates/cuda/codec.cuh"
         code |= (bits >> bit & mask) << 0;
     }
-#line 361 "templates/cuda/codec.cuh"
+#line 405 "templates/cuda/codec.cuh"
     return code;
-#line 363 "templates/cuda/codec.cuh"
+#line 407 "templates/cuda/codec.cuh"
 }
+
+#line 421 "templates/cuda/codec.cuh"
 
 // One value.
 INLINE float v_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 371 "templates/cuda/codec.cuh"
+#line 428 "templates/cuda/codec.cuh"
     const int lane = channel, word = row;
-#line 373 "templates/cuda/codec.cuh"
+#line 430 "templates/cuda/codec.cuh"
     *code = v_get_code(page, lane, word);
-#line 377 "templates/cuda/codec.cuh"
+#line 434 "templates/cuda/codec.cuh"
     const int group = v_group(word, lane);
     const float scale = v_read_scale(page, group);
     return scale * to_float(*code) + v_read_offset(page, group, scale);
-#line 381 "templates/cuda/codec.cuh"
+#line 438 "templates/cuda/codec.cuh"
 }
 
 

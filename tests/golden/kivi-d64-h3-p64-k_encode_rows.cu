@@ -640,55 +640,59 @@ INLINE k_grid k_fit_grid(k_pair* pair, int flag, float lo, float hi)
     return grid;
 }
 
-#line 203 "templates/cuda/codec.cuh"
+#line 221 "templates/cuda/codec.cuh"
 // The code of a value: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 INLINE uint32_t k_code_of(float x, k_grid grid)
 {
-#line 210 "templates/cuda/codec.cuh"
+#line 228 "templates/cuda/codec.cuh"
     const float zero_point = 0.0f, code_max = 3.0f;
     float y = (x - grid.offset) * grid.inverse;
     y = most(y, -zero_point);
     y = least(y, code_max - zero_point);
     return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
-#line 216 "templates/cuda/codec.cuh"
+#line 234 "templates/cuda/codec.cuh"
 }
-#line 220 "templates/cuda/codec.cuh"
+#line 238 "templates/cuda/codec.cuh"
 
-#line 340 "templates/cuda/codec.cuh"
+#line 382 "templates/cuda/codec.cuh"
 // What scales are multiplied with, of one value.
-INLINE uint32_t k_get_code(const unsigned char* page, int lane, int word)
+#line 384 "templates/cuda/codec.cuh"
+INLINE uint32_t k_get_code(const unsigned char* page,
+                                                         int lane, int word)
 {
     const unsigned char* cell = page + k_cell_at(lane / 16, word / 16);
     const int of = lane % 16, i = word % 16;
-#line 348 "templates/cuda/codec.cuh"
+#line 392 "templates/cuda/codec.cuh"
     uint32_t code = 0;
-#line 350 "templates/cuda/codec.cuh"
+#line 394 "templates/cuda/codec.cuh"
     {
         enum { each = 8, mask = 3 };
         const int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 356 "templates/cuda/codec.cuh"
+#line 400 "templates/cuda/codec.cuh"
         const uint32_t bits = load_u32(cell + 0 + i / 2 / each * 64 + of * 4);
-#line 358 "templates/cuda/codec.cuh"
+#line 402 "templates/cuda/codec.cuh"
         code |= (bits >> bit & mask) << 0;
     }
-#line 361 "templates/cuda/codec.cuh"
+#line 405 "templates/cuda/codec.cuh"
     return code;
-#line 363 "templates/cuda/codec.cuh"
+#line 407 "templates/cuda/codec.cuh"
 }
+
+#line 421 "templates/cuda/codec.cuh"
 
 // One value.
 INLINE float k_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 369 "templates/cuda/codec.cuh"
+#line 426 "templates/cuda/codec.cuh"
     const int lane = row, word = channel;
-#line 373 "templates/cuda/codec.cuh"
+#line 430 "templates/cuda/codec.cuh"
     *code = k_get_code(page, lane, word);
-#line 377 "templates/cuda/codec.cuh"
+#line 434 "templates/cuda/codec.cuh"
     const int group = k_group(word, lane);
     const float scale = k_read_scale(page, group);
     return scale * to_float(*code) + k_read_offset(page, group, scale);
-#line 381 "templates/cuda/codec.cuh"
+#line 438 "templates/cuda/codec.cuh"
 }
 
 

@@ -640,55 +640,59 @@ INLINE v_grid v_fit_grid(v_pair* pair, int flag, float lo, float hi)
     return grid;
 }
 
-#line 203 "templates/cuda/codec.cuh"
+#line 221 "templates/cuda/codec.cuh"
 // The code of a value: round((x - offset) * inverse) within the range of codes.  What is not a
 // number, 0 times an infinite inverse, gets the lowest code.
 INLINE uint32_t v_code_of(float x, v_grid grid)
 {
-#line 210 "templates/cuda/codec.cuh"
+#line 228 "templates/cuda/codec.cuh"
     const float zero_point = 0.0f, code_max = 3.0f;
     float y = (x - grid.offset) * grid.inverse;
     y = most(y, -zero_point);
     y = least(y, code_max - zero_point);
     return (uint32_t)(int32_t)least(round_even(y) + zero_point, code_max);
-#line 216 "templates/cuda/codec.cuh"
+#line 234 "templates/cuda/codec.cuh"
 }
-#line 220 "templates/cuda/codec.cuh"
+#line 238 "templates/cuda/codec.cuh"
 
-#line 340 "templates/cuda/codec.cuh"
+#line 382 "templates/cuda/codec.cuh"
 // What scales are multiplied with, of one value.
-INLINE uint32_t v_get_code(const unsigned char* page, int lane, int word)
+#line 384 "templates/cuda/codec.cuh"
+INLINE uint32_t v_get_code(const unsigned char* page,
+                                                         int lane, int word)
 {
     const unsigned char* cell = page + v_cell_at(lane / 16, word / 16);
     const int of = lane % 16, i = word % 16;
-#line 348 "templates/cuda/codec.cuh"
+#line 392 "templates/cuda/codec.cuh"
     uint32_t code = 0;
-#line 350 "templates/cuda/codec.cuh"
+#line 394 "templates/cuda/codec.cuh"
     {
         enum { each = 8, mask = 3 };
         const int bit = i % 2 * 16 + i / 2 % each * 2;
-#line 356 "templates/cuda/codec.cuh"
+#line 400 "templates/cuda/codec.cuh"
         const uint32_t bits = load_u32(cell + 0 + i / 2 / each * 64 + of * 4);
-#line 358 "templates/cuda/codec.cuh"
+#line 402 "templates/cuda/codec.cuh"
         code |= (bits >> bit & mask) << 0;
     }
-#line 361 "templates/cuda/codec.cuh"
+#line 405 "templates/cuda/codec.cuh"
     return code;
-#line 363 "templates/cuda/codec.cuh"
+#line 407 "templates/cuda/codec.cuh"
 }
+
+#line 421 "templates/cuda/codec.cuh"
 
 // One value.
 INLINE float v_read_value(const unsigned char* page, int row, int channel, uint32_t* code)
 {
-#line 371 "templates/cuda/codec.cuh"
+#line 428 "templates/cuda/codec.cuh"
     const int lane = channel, word = row;
-#line 373 "templates/cuda/codec.cuh"
+#line 430 "templates/cuda/codec.cuh"
     *code = v_get_code(page, lane, word);
-#line 377 "templates/cuda/codec.cuh"
+#line 434 "templates/cuda/codec.cuh"
     const int group = v_group(word, lane);
     const float scale = v_read_scale(page, group);
     return scale * to_float(*code) + v_read_offset(page, group, scale);
-#line 381 "templates/cuda/codec.cuh"
+#line 438 "templates/cuda/codec.cuh"
 }
 
 
@@ -828,9 +832,40 @@ INLINE void v_put_tile(const v_unit& u, int tile, int first, int end, const floa
 
 #line 204 "templates/cuda/encode_rows.cu"
 #line 1 "templates/cuda/token_groups.cuh"
-// token_groups.cuh -- groups along the channels of a row: the values are fitted and rounded.
+// token_groups.cuh -- groups along the channels of a row: values are fitted and rounded.
 
-#line 8 "templates/cuda/token_groups.cuh"
+#line 9 "templates/cuda/token_groups.cuh"
+// The grid of a group whose values lie side by side.
+INLINE v_grid v_fit_values(v_pair* pair, const float* of)
+{
+    enum { group_size = 32 };
+#line 14 "templates/cuda/token_groups.cuh"
+    float lo;
+#line 14 "templates/cuda/token_groups.cuh"
+    float hi;
+#line 16 "templates/cuda/token_groups.cuh"
+    {
+        const float x = of[0];
+#line 19 "templates/cuda/token_groups.cuh"
+        lo = x;
+#line 19 "templates/cuda/token_groups.cuh"
+        hi = x;
+#line 21 "templates/cuda/token_groups.cuh"
+    }
+    for (int i = 1; i < group_size; ++i) {
+        const float x = of[i];
+#line 25 "templates/cuda/token_groups.cuh"
+        lo = x < lo ? x : lo;
+#line 25 "templates/cuda/token_groups.cuh"
+        hi = x > hi ? x : hi;
+#line 27 "templates/cuda/token_groups.cuh"
+    }
+    const v_grid grid = v_fit_grid(pair, -1, lo, hi);
+#line 32 "templates/cuda/token_groups.cuh"
+    return grid;
+}
+
+#line 51 "templates/cuda/token_groups.cuh"
 // Of the rows [first, end) of a tile, x [16, row_stride], metadata takes its place in the page, and
 // values become bits of what is stored as codes.
 INLINE void v_encode_groups(unsigned char* page, const float* record, int tile, int first,
@@ -838,43 +873,22 @@ INLINE void v_encode_groups(unsigned char* page, const float* record, int tile, 
 {
     enum { group_size = 32, groups = v_dim / group_size };
     (void)record;
-#line 35 "templates/cuda/token_groups.cuh"
+#line 78 "templates/cuda/token_groups.cuh"
     // A thread has one group of one row.
     for (int item = threadIdx.x; item < 16 * groups; item += cta_threads) {
         const int row = tile * 16 + item % 16, channel = item / 16 * group_size;
         if (row < first || row >= end) continue;
         float* of = x + item % 16 * row_stride + channel;
-#line 44 "templates/cuda/token_groups.cuh"
-        float lo;
-#line 44 "templates/cuda/token_groups.cuh"
-        float hi;
-#line 46 "templates/cuda/token_groups.cuh"
-        {
-            const float x = of[0];
-#line 49 "templates/cuda/token_groups.cuh"
-            lo = x;
-#line 49 "templates/cuda/token_groups.cuh"
-            hi = x;
-#line 51 "templates/cuda/token_groups.cuh"
-        }
-        for (int i = 1; i < group_size; ++i) {
-            const float x = of[i];
-#line 55 "templates/cuda/token_groups.cuh"
-            lo = x < lo ? x : lo;
-#line 55 "templates/cuda/token_groups.cuh"
-            hi = x > hi ? x : hi;
-#line 57 "templates/cuda/token_groups.cuh"
-        }
+#line 86 "templates/cuda/token_groups.cuh"
         const int group = v_group(row, channel);
         v_pair pair;
-        const v_grid grid = v_fit_grid(&pair, -1, lo, hi);
-#line 64 "templates/cuda/token_groups.cuh"
+        const v_grid grid = v_fit_values(&pair, of);
         v_put_pair(page, group, pair.scale_code, pair.zero_code);
-#line 70 "templates/cuda/token_groups.cuh"
+#line 97 "templates/cuda/token_groups.cuh"
         for (int i = 0; i < group_size; ++i) of[i] = float_of(v_code_of(of[i], grid));
-#line 73 "templates/cuda/token_groups.cuh"
+#line 100 "templates/cuda/token_groups.cuh"
     }
-#line 80 "templates/cuda/token_groups.cuh"
+#line 110 "templates/cuda/token_groups.cuh"
 }
 
 #line 205 "templates/cuda/encode_rows.cu"
