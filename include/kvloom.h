@@ -276,9 +276,9 @@
 // well, so that NVRTC or a compiler alone, without Lua, can serve an architecture that came later.
 // examples/kernel_pack.c shows it.
 //
-// Environment, read once a context: KVLOOM_CACHE_DIR, KVLOOM_CC (the C compiler), KVLOOM_ISA
-// (forces avx512, avx512bw, avxvnni, avx2, neondot, neon or portable; avx512 has VNNI, avx512bw has
-// none), KVLOOM_NVRTC.  A field of the desc beats the variable.
+// Environment, read once a context: KVLOOM_CACHE_DIR, KVLOOM_CACHE_MAX_MB, KVLOOM_CC (the C
+// compiler), KVLOOM_ISA (forces avx512, avx512bw, avxvnni, avx2, neondot, neon or portable; avx512
+// has VNNI, avx512bw has none), KVLOOM_NVRTC.  A field of the desc beats the variable.
 
 #ifndef KVLOOM_H
 #define KVLOOM_H
@@ -409,7 +409,7 @@ typedef struct kvl_context_desc {
     kvl_parallel  parallel;          // zero: the context starts num_threads - 1 threads; else
                                      // num_threads must be given
     const char*   cache_dir;         // see THE KERNEL CACHE
-    uint64_t      cache_max_bytes;   // of cache_dir; 0: 256 MB
+    uint64_t      cache_max_bytes;   // of cache_dir; 0: KVLOOM_CACHE_MAX_MB, else 256 MB
     const char*   compiler;          // NULL: KVLOOM_CC, else cc, gcc or clang on PATH
     int           compile_seconds;   // a compiler that runs longer is stopped; 0: 60
     const char*   isa;               // NULL: KVLOOM_ISA, else the best that this processor has

@@ -12,7 +12,7 @@
 enum { KVL__FOLDER_BYTES = 256 << 20 };      // default bound of the kernel cache folder
 
 typedef struct kvl__environment {
-    const char *cache_dir, *compiler, *isa, *nvrtc;      // kvloom's own
+    const char *cache_dir, *cache_max_mb, *compiler, *isa, *nvrtc;       // kvloom's own
     const char *xdg_cache, *home, *path;                 // the system's
     const char *library_path, *cuda_path, *cuda_home, *virtual_env, *conda_prefix;
 } kvl__environment;
@@ -28,6 +28,7 @@ KVL__FN kvl__environment kvl__read_environment(void)
 {
     kvl__environment e;
     e.cache_dir = kvl__variable("KVLOOM_CACHE_DIR");
+    e.cache_max_mb = kvl__variable("KVLOOM_CACHE_MAX_MB");
     e.compiler = kvl__variable("KVLOOM_CC");
     e.isa = kvl__variable("KVLOOM_ISA");
     e.nvrtc = kvl__variable("KVLOOM_NVRTC");
@@ -195,6 +196,25 @@ KVL__FN kvl_status kvl__context_check(kvl_context* ctx, const kvl_context_desc* 
     return KVL_OK;
 }
 
+// Sets the bound of ctx->folder.
+KVL__FN kvl_status kvl__context_bound(kvl_context* ctx, uint64_t asked,
+                                      const kvl__environment* env)
+{
+    const char* text = env->cache_max_mb;
+    uint64_t mb = 0;
+    ctx->folder_max_bytes = asked ? asked : (uint64_t)KVL__FOLDER_BYTES;
+    if (asked || !text) return KVL_OK;
+    for (const char* at = text; *at; ++at) {
+        const int digit = *at - '0';
+        mb = digit >= 0 && digit <= 9 && mb <= 1u << 30 ? 10 * mb + (uint64_t)digit : 0;
+        if (mb == 0) break;
+    }
+    KVL__REQUIRE(ctx, mb > 0 && mb <= 1u << 30, KVL_BAD_ARGUMENT, "KVLOOM_CACHE_MAX_MB = %s: must "
+                 "be a whole number from 1 to 1073741824", text);
+    ctx->folder_max_bytes = mb << 20;
+    return KVL_OK;
+}
+
 KVL__FN kvl_status kvl__context_fill(kvl_context* ctx, const kvl_context_desc* desc)
 {
     KVL__TRY(kvl__context_check(ctx, desc));
@@ -204,13 +224,12 @@ KVL__FN kvl_status kvl__context_fill(kvl_context* ctx, const kvl_context_desc* d
     ctx->device_allocator = desc->device_allocator;
     ctx->exact = desc->exact;
     ctx->log = desc->log;
-    ctx->folder_max_bytes = desc->cache_max_bytes ? desc->cache_max_bytes
-                                                  : (uint64_t)KVL__FOLDER_BYTES;
     ctx->compile_seconds = desc->compile_seconds ? desc->compile_seconds : KVL__COMPILE_SECONDS;
     KVL__TRY(kvl__isa_choose(ctx, own_isa ? desc->isa : env.isa, own_isa ? "isa" : "KVLOOM_ISA"));
     KVL__TRY(kvl__programs_create(ctx));
     KVL__TRY(kvl__packs_create(ctx, desc->packs, desc->num_packs));
     KVL__TRY(kvl__context_folder(ctx, desc->cache_dir, &env));
+    KVL__TRY(kvl__context_bound(ctx, desc->cache_max_bytes, &env));
     KVL__TRY(kvl__context_compiler(ctx, desc->compiler, &env));
     KVL__TRY(kvl__context_device(ctx, desc, &env));
     return kvl__pool_create(ctx, desc->num_threads ? desc->num_threads : kvl__num_processors(),

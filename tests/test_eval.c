@@ -581,6 +581,40 @@ Test(eval, order_and_threads_change_nothing)
     remove_files(&files);
 }
 
+// Breaks when windows that are measured side by side get each other's rows, threads or logits.
+Test(eval, windows_side_by_side)
+{
+    char* caches[] = { kivi, q4, f16 };
+    char path[] = KVLOOM_TEST_SCRATCH "/side-XXXXXX";
+    run_files files = make_files(&models[1], 900);
+    eval_options options = options_for(&files, caches, 3);
+    options.windows = 5;
+    options.num_threads = 3;
+    eval_results one = run_ok(&options);
+    cr_assert_eq(one.num_windows, 5);
+    const int handle = mkstemp(path);
+    cr_assert(handle >= 0 && close(handle) == 0);
+    for (int jobs = 2; jobs <= 3; jobs++) {
+        options.jobs = jobs;
+        eval_results many = run_ok(&options);
+        for (int i = 0; i < 3; i++) { expect_same(&many, i, &one, i); }
+        cr_expect(many.threads == 3 && many.caches[0].tokens_per_second > 0.0);
+        eval_results_free(&many);
+        options.resume = path;                 // which the second run writes
+    }
+    eval_results read = run_ok(&options);
+    for (int i = 0; i < 3; i++) { expect_same(&read, i, &one, i); }
+    eval_results_free(&read);
+    char message[1024];
+    options.jobs = 4;
+    cr_expect_neq(eval_run(&options, true, &read, message, sizeof message), 0);
+    cr_expect(strstr(message, "-j 4") != NULL && strstr(message, "3") != NULL, "%s", message);
+    eval_results_free(&read);
+    eval_results_free(&one);
+    unlink(path);
+    remove_files(&files);
+}
+
 // Breaks when a run that goes on differs from one in a single go, or a cut line spoils the file.
 Test(eval, resume_goes_on)
 {

@@ -125,6 +125,7 @@ static void set_up(void)
     unsetenv("KVLOOM_CC");
     unsetenv("KVLOOM_ISA");
     unsetenv("KVLOOM_CACHE_DIR");
+    unsetenv("KVLOOM_CACHE_MAX_MB");
 }
 
 static void tear_down(void) { remove_tree(scratch); }
@@ -630,6 +631,35 @@ Test(disk, bound_removes_the_longest_unused)
     cr_assert_str_eq(get_once("c"), "disk");
     where = get_once("b");
     cr_assert_str_eq(where, "compiled");
+}
+
+// A variable that is passed over, or a number that is cut short, breaks this.
+Test(disk, bound_of_the_environment)
+{
+    static const char* const wrong[] = { "0", "-1", "12x", " 5", "1e3", "00", "1073741825",
+                                         "99999999999999999999" };
+    kvl_context_desc desc = test_desc();
+    kvl_context* ctx;
+    setenv("KVLOOM_CACHE_MAX_MB", "3", 1);
+    cr_assert_eq(kvl_context_create(&desc, &ctx), KVL_OK);
+    cr_assert_eq(ctx->folder_max_bytes, 3u << 20);
+    kvl_context_destroy(ctx);
+    desc.cache_max_bytes = 1000;
+    cr_assert_eq(kvl_context_create(&desc, &ctx), KVL_OK);
+    cr_assert_eq(ctx->folder_max_bytes, 1000, "the desc beats the variable");
+    kvl_context_destroy(ctx);
+    desc.cache_max_bytes = 0;
+    setenv("KVLOOM_CACHE_MAX_MB", "", 1);
+    cr_assert_eq(kvl_context_create(&desc, &ctx), KVL_OK);
+    cr_assert_eq(ctx->folder_max_bytes, 256u << 20);
+    kvl_context_destroy(ctx);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
+        setenv("KVLOOM_CACHE_MAX_MB", wrong[i], 1);
+        cr_assert_eq(kvl_context_create(&desc, &ctx), KVL_BAD_ARGUMENT, "'%s'", wrong[i]);
+        cr_assert(strstr(kvl_context_message(ctx), wrong[i]), "%s", kvl_context_message(ctx));
+        kvl_context_destroy(ctx);
+    }
+    unsetenv("KVLOOM_CACHE_MAX_MB");
 }
 
 typedef struct seen { int num, bad; uint64_t bytes; } seen;

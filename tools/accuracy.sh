@@ -17,13 +17,15 @@
 # KVLOOM_ACCURACY_WINDOWS (16), KVLOOM_ACCURACY_CONTEXT (2048) and KVLOOM_ACCURACY_SKIP (256) set
 # the size.  Finished windows are kept in build/accuracy.jsonl (KVLOOM_ACCURACY_RESUME): a run that
 # was interrupted goes on there, and a run of another size, model or text needs another file.
+# KVLOOM_ACCURACY_JOBS windows are measured side by side: each takes some hundred MB (processors, at
+# most 4).
 # build/bin/kvloom-eval must be there, for the second text kvloom-calibrate too; KVLOOM_EVAL and
 # KVLOOM_CALIBRATE name others.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 case ${1:-} in
---help | -h) sed -n '2,23s/^# \{0,1\}//p' "$0"; exit 0 ;;
+--help | -h) sed -n '2,25s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
 if [ $# -lt 2 ] || [ $# -gt 4 ]; then
     echo "usage: accuracy.sh MODEL.gguf TEXT [OUT [CALIBRATION_TEXT]]" >&2
@@ -41,6 +43,9 @@ eval_program=${KVLOOM_EVAL:-$root/build/bin/kvloom-eval}
 windows=${KVLOOM_ACCURACY_WINDOWS:-16}
 context=${KVLOOM_ACCURACY_CONTEXT:-2048}
 skip=${KVLOOM_ACCURACY_SKIP:-256}
+jobs=$(nproc 2>/dev/null || echo 1)
+if [ "$jobs" -gt 4 ]; then jobs=4; fi
+jobs=${KVLOOM_ACCURACY_JOBS:-$jobs}
 all_parts='presets bare bits rounding rotation affine choices scores queries'
 all_parts="$all_parts transforms"
 parts=${KVLOOM_ACCURACY_PARTS:-$all_parts}
@@ -156,7 +161,7 @@ measure() {
     shift 3
     for cache in $caches; do set -- "$@" --cache "$(spec "$cache" "$added")"; done
     "$eval_program" -m "$model" -f "$text" -c "$context" --windows "$windows" --skip "$skip" \
-        --markdown --json "$work/$name.json" "$@" >"$work/table"
+        -j "$jobs" --markdown --json "$work/$name.json" "$@" >"$work/table"
     sed '1,/^$/s/|[^|]*|$/|/' "$work/table" >"$work/$name.md"
 }
 

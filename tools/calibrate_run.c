@@ -638,7 +638,7 @@ static int run_window(calibrator* c)
     }
     if (status == MODEL_OK) {
         c->done++;
-        eval_progress_done(&c->progress, "");
+        eval_progress_done(&c->progress, what, "");
     }
     model_gather_free(run.gather);
     free(ids);

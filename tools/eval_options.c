@@ -39,6 +39,7 @@ static const struct option long_options[] = {
     { "file", required_argument, NULL, 'f' },
     { "ctx-size", required_argument, NULL, 'c' },
     { "threads", required_argument, NULL, 't' },
+    { "jobs", required_argument, NULL, 'j' },
     { "cache", required_argument, NULL, OPTION_CACHE },
     { "calibration", required_argument, NULL, OPTION_CALIBRATION },
     { "windows", required_argument, NULL, OPTION_WINDOWS },
@@ -80,6 +81,8 @@ static const char* const help[] = {
     "      --skip N             positions of each window that are not measured (256, or a quarter\n"
     "                           of the context where that is less)\n"
     "  -t, --threads N          (0: one a processor); changes no number but speed\n"
+    "  -j, --jobs N             after the first one, so many windows side by side, each with its\n"
+    "                           share of the threads and logits of its own in memory (1)\n"
     "      --target NAME        auto, reference or host (auto)\n"
     "      --exact              attention in float32 throughout, without integer products\n"
     "      --seed N             of the needles (1)\n",
@@ -116,6 +119,10 @@ static int read_number_option(int option, const char* text, eval_options* out)
     case 't':
         status = option_whole(program, "-t", text, 0, 256, &value);
         out->num_threads = (int)value;
+        return status;
+    case 'j':
+        status = option_whole(program, "-j", text, 1, 256, &value);
+        out->jobs = (int)value;
         return status;
     case OPTION_WINDOWS:
         status = option_whole(program, "--windows", text, 1, 1 << 20, &value);
@@ -180,7 +187,7 @@ static int check(const eval_options* o, int argc, char** argv, int rest)
         }
     }
     if (o->module && (o->html != NULL || o->resume != NULL || o->dump_folder != NULL ||
-                      o->speed || o->choices || o->needle || o->generate > 0)) {
+                      o->speed || o->choices || o->needle || o->generate > 0 || o->jobs > 1)) {
         return usage("--module", NULL, "goes with --json and --markdown alone");
     }
     if (o->resume != NULL && o->dump_folder != NULL) {
@@ -236,7 +243,7 @@ int eval_options_read(int argc, char** argv, eval_options* out)
     optind = 1;
     for (;;) {
         const int at = optind;
-        const int option = getopt_long(argc, argv, ":m:f:c:t:h", long_options, NULL);
+        const int option = getopt_long(argc, argv, ":m:f:c:t:j:h", long_options, NULL);
         if (option == -1) { break; }
         if (option == '?' || option == ':') {
             return usage("option", argv[at], option == ':' ? "a value must follow"

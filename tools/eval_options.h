@@ -18,6 +18,7 @@ typedef struct eval_options {
     int windows;
     int64_t skip;            // -1: 256, or an eighth of a short context
     int num_threads;
+    int jobs;                // windows side by side; 0, 1: one after the other
     kvl_target target;
     const char* calibration;  // NULL: none
     const char *json, *html, *resume, *dump_folder;

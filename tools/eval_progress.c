@@ -67,13 +67,13 @@ void eval_progress_clear(eval_progress* p)
     p->columns = 0;
 }
 
-void eval_progress_done(eval_progress* p, const char* result)
+void eval_progress_done(eval_progress* p, const char* what, const char* result)
 {
     p->done++;
     if (p->quiet) { return; }
     if (!p->is_terminal) {
         char left[32];
         format_time(time_left(p, 0.0), left, sizeof left);
-        fprintf(stderr, "[%d/%d] %s%s, %s\n", p->done, p->total, p->what, result, left);
+        fprintf(stderr, "[%d/%d] %s%s, %s\n", p->done, p->total, what, result, left);
     }
 }

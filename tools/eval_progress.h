@@ -17,7 +17,8 @@ typedef struct eval_progress {
 void eval_progress_start(eval_progress* p, bool quiet, int total);
 void eval_progress_step(eval_progress* p, const char* what);   // begins a step
 void eval_progress_layer(eval_progress* p, int layer, int num_layers);
-void eval_progress_done(eval_progress* p, const char* result);  // ends a step; result can be ""
+// Ends a step: what it was, and its result, which can be "".
+void eval_progress_done(eval_progress* p, const char* what, const char* result);
 void eval_progress_clear(eval_progress* p);                     // before other lines
 
 #endif

@@ -1,11 +1,14 @@
 // eval_run.c -- opens what a run needs, and runs it: windows, then needles, then generations.
 //
 // Windows are the outer loop and caches the inner one, so that the base's pass over a window is
-// computed once and only one window of logits is held.
+// computed once and only one window of logits is held.  With --jobs N the first window is measured
+// alone, since decoding is timed after it, and the others N at a time: what of a window several
+// threads would share, the rows of one token, is little.
 
 #include "eval_run.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +27,7 @@
 #include "eval_speed.h"
 #include "eval_summary.h"
 #include "eval_text.h"
+#include "matrix.h"
 
 enum {
     DEFAULT_CONTEXT = 2048,
@@ -34,6 +38,14 @@ enum {
 
 volatile sig_atomic_t eval_interrupted;
 
+// Runners side by side.  Who has the lock may change what they share: progress, the resume file,
+// errors of caches and these.
+typedef struct eval_shared {
+    pthread_mutex_t lock;
+    int next;                // window
+    int status;              // not MODEL_OK: of the first runner that ended so
+} eval_shared;
+
 typedef struct runner {
     const eval_options* o;
     eval_results* r;
@@ -43,8 +55,10 @@ typedef struct runner {
     eval_text text;
     eval_engine engine;
     eval_resume* resume;     // NULL: none
-    eval_progress progress;
+    eval_progress* progress;
     int32_t* ids;            // [context]
+    int num_threads;         // asked for
+    eval_shared* shared;     // NULL: no other runner
     char* message;
     size_t message_bytes;
 } runner;
@@ -59,21 +73,49 @@ static int fail(runner* run, const char* format, ...)
     return 1;
 }
 
+static void take_turn(const runner* run)
+{
+    if (run->shared != NULL) { pthread_mutex_lock(&run->shared->lock); }
+}
+
+static void end_turn(const runner* run)
+{
+    if (run->shared != NULL) { pthread_mutex_unlock(&run->shared->lock); }
+}
+
+static void begin_step(const runner* run, const char* what)
+{
+    take_turn(run);
+    eval_progress_step(run->progress, what);
+    end_turn(run);
+}
+
+static void end_step(const runner* run, const char* what, const char* result)
+{
+    take_turn(run);
+    eval_progress_done(run->progress, what, result);
+    end_turn(run);
+}
+
 // SETTING UP
 
 static void on_log(kvl_log_level level, const char* message, void* user)
 {
     runner* run = user;
     if (level != KVL_LOG_INFO || run->o->verbose) {
-        eval_progress_clear(&run->progress);
+        take_turn(run);
+        eval_progress_clear(run->progress);
         fprintf(stderr, "kvloom-eval: %s\n", message);
+        end_turn(run);
     }
 }
 
 static bool on_tick(void* user, int layer, int num_layers)
 {
     runner* run = user;
-    eval_progress_layer(&run->progress, layer, num_layers);
+    take_turn(run);
+    eval_progress_layer(run->progress, layer, num_layers);
+    end_turn(run);
     return eval_interrupted != 0;
 }
 
@@ -171,14 +213,14 @@ static int open_calibration(runner* run)
 static int open_engine(runner* run)
 {
     const eval_options* o = run->o;
-    kvl_context_desc desc = { .target = o->target, .num_threads = o->num_threads };
+    kvl_context_desc desc = { .target = o->target, .num_threads = run->num_threads };
     desc.exact = o->exact;
     desc.log.call = on_log;
     desc.log.user = run;
     if (kvl_context_create(&desc, &run->ctx) != KVL_OK) {
         return fail(run, "%s", run->ctx != NULL ? kvl_context_message(run->ctx) : "out of memory");
     }
-    run->r->threads = kvl_context_threads(run->ctx);
+    if (run->shared == NULL) { run->r->threads = kvl_context_threads(run->ctx); }
     if (open_calibration(run) != 0) { return 1; }
     int64_t context = run->r->context;
     if (o->generate > 0 && context < PROMPT_TOKENS + o->generate) {
@@ -241,6 +283,10 @@ static int set_up(runner* run)
     if (open_inputs(run) != 0) { return 1; }
     if (!allocate_results(run)) { return fail(run, "out of memory"); }
     if (open_engine(run) != 0 || probe_cache(run, &r->base) != 0) { return 1; }
+    if (o->jobs > 1 && o->jobs > r->threads) {
+        return fail(run, "-j %d: must be at most %d, the number of threads (-t)", o->jobs,
+                    r->threads);
+    }
     for (int i = 0; i < r->num_caches; i++) {
         if (probe_cache(run, &r->caches[i]) != 0) { return 1; }
     }
@@ -251,6 +297,7 @@ static int set_up(runner* run)
 
 // WINDOWS
 
+// Side by side only with the turn.
 static bool is_to_do(const eval_cache* cache, int w)
 {
     return !cache->windows[w].done && cache->error[0] == 0;
@@ -263,11 +310,13 @@ static int count_to_do(const eval_results* r, int w)
     return count;
 }
 
-// What the cache has allocated for the window that the session holds.
+// What the cache has allocated for the window that the session holds.  Each thread has scratch
+// memory there: side by side, what the first window gave stands.
 static int read_stats(runner* run, model_session* s, eval_cache* cache)
 {
     kvl_stats stats;
     double values = 0.0;
+    if (run->shared != NULL) { return 0; }
     if (kvl_cache_stats(model_session_cache(s), &stats) != KVL_OK) {
         return fail(run, "%s", kvl_context_message(run->ctx));
     }
@@ -295,6 +344,7 @@ static int64_t room_after(const runner* run)
 static int time_decoding(runner* run, model_session* s, eval_cache* cache)
 {
     const bool wants_lengths = run->o->speed && cache->num_speeds == 0;
+    if (run->shared != NULL) { return 0; }
     if (!isnan(cache->tokens_per_second) && !wants_lengths) { return 0; }
     float* logits = run->engine.slices[1];
     if (eval_speed_measure(s, logits, run->o->speed, cache) == MODEL_OK) { return 0; }
@@ -307,7 +357,7 @@ static int run_base(runner* run, int w)
     model_session* s = NULL;
     char what[96];
     snprintf(what, sizeof what, "window %d of %d, f16", w + 1, run->r->num_windows);
-    eval_progress_step(&run->progress, what);
+    begin_step(run, what);
     int status = eval_engine_open(&run->engine, base->cache, room_after(run), &s);
     if (status == MODEL_OK) {
         status = eval_engine_pass(&run->engine, s, run->ids, run->r->context, 0);
@@ -317,7 +367,7 @@ static int run_base(runner* run, int w)
         status = MODEL_FAILED;
     }
     model_session_free(s);
-    if (status == MODEL_OK) { eval_progress_done(&run->progress, ""); }
+    if (status == MODEL_OK) { end_step(run, what, ""); }
     return status;
 }
 
@@ -353,7 +403,10 @@ static int compare(runner* run, model_session* s, eval_cache* cache, int w, doub
     if (base_nll == NULL) { return 0; }
     r->base_nll[w] = base_nll;
     if (run->resume == NULL) { return 0; }
-    return eval_resume_add_base(run->resume, r, w, run->message, run->message_bytes);
+    take_turn(run);
+    const int failed = eval_resume_add_base(run->resume, r, w, run->message, run->message_bytes);
+    end_turn(run);
+    return failed;
 }
 
 // One cache on one window. Returns MODEL_OK, MODEL_STOPPED, or MODEL_FAILED with a message.
@@ -365,7 +418,7 @@ static int run_window(runner* run, eval_cache* cache, int w)
     eval_engine* engine = &run->engine;
     snprintf(what, sizeof what, "window %d of %d, %.100s", w + 1, run->r->num_windows,
              cache->cache);
-    eval_progress_step(&run->progress, what);
+    begin_step(run, what);
     eval_layers_probe* probe =
         w == 0 && cache->num_layers == 0 ? eval_layers_create(run->m, run->ctx, run->r->context)
                                          : NULL;
@@ -395,8 +448,25 @@ static int run_window(runner* run, eval_cache* cache, int w)
     const int64_t n = run->r->num_positions;
     for (int64_t i = 0; i < n; i++) { sum += (double)cache->windows[w].kl[i]; }
     snprintf(result, sizeof result, ": KL x1000 %.4g", 1000.0 * sum / (double)n);
-    eval_progress_done(&run->progress, result);
+    end_step(run, what, result);
     return MODEL_OK;
+}
+
+// Keeps what a cache gave on a window. Returns 0, or another value with a message.
+static int keep_window(runner* run, eval_cache* cache, int w, int status)
+{
+    int failed = 0;
+    take_turn(run);
+    if (status == MODEL_FAILED) {
+        eval_window_free(&cache->windows[w]);
+        snprintf(cache->error, sizeof cache->error, "window %d: %.440s", w, run->message);
+        eval_progress_clear(run->progress);
+        fprintf(stderr, "kvloom-eval: %s: %s\n", cache->cache, cache->error);
+    } else if (run->resume != NULL) {
+        failed = eval_resume_add(run->resume, run->r, cache, w, run->message, run->message_bytes);
+    }
+    end_turn(run);
+    return failed;
 }
 
 static int run_caches(runner* run, int w)
@@ -404,20 +474,135 @@ static int run_caches(runner* run, int w)
     eval_results* r = run->r;
     for (int i = 0; i < r->num_caches; i++) {
         eval_cache* cache = &r->caches[i];
-        if (!is_to_do(cache, w)) { continue; }
+        take_turn(run);
+        const bool to_do = is_to_do(cache, w);
+        end_turn(run);
+        if (!to_do) { continue; }
         const int status = run_window(run, cache, w);
         if (status == MODEL_STOPPED) { return status; }
-        if (status == MODEL_FAILED) {
-            eval_window_free(&cache->windows[w]);
-            snprintf(cache->error, sizeof cache->error, "window %d: %.440s", w, run->message);
-            eval_progress_clear(&run->progress);
-            fprintf(stderr, "kvloom-eval: %s: %s\n", cache->cache, cache->error);
-        } else if (run->resume != NULL && eval_resume_add(run->resume, r, cache, w, run->message,
-                                                          run->message_bytes) != 0) {
-            return MODEL_FAILED;
-        }
+        if (keep_window(run, cache, w, status) != 0) { return MODEL_FAILED; }
     }
     return MODEL_OK;
+}
+
+static int run_base_and_caches(runner* run, int w)
+{
+    eval_text_window(&run->text, run->r->context, w, run->ids);
+    const int status = run_base(run, w);
+    return status == MODEL_OK ? run_caches(run, w) : status;
+}
+
+// SIDE BY SIDE
+
+static void close_worker(runner* worker)
+{
+    eval_engine_free(&worker->engine);
+    kvl_calibration_free(worker->calibration);
+    kvl_context_destroy(worker->ctx);
+    free(worker->ids);
+    free(worker->message);
+}
+
+// A runner with a share of the threads, and buffers of its own.
+static int open_worker(runner* worker, const runner* run, eval_shared* shared)
+{
+    *worker = *run;
+    worker->shared = shared;
+    worker->ctx = NULL;
+    worker->calibration = NULL;
+    memset(&worker->engine, 0, sizeof worker->engine);
+    worker->num_threads = run->r->threads / run->o->jobs;
+    worker->ids = malloc((size_t)run->r->context * sizeof *worker->ids);
+    worker->message = calloc(1, run->message_bytes);
+    if (worker->message == NULL) { return 1; }
+    return worker->ids != NULL ? open_engine(worker) : fail(worker, "out of memory");
+}
+
+// The next window to do; -1: none, or another runner has failed.
+static int take_window(runner* run)
+{
+    int w = -1;
+    take_turn(run);
+    for (; w < 0 && run->shared->status == MODEL_OK && run->shared->next < run->r->num_windows;
+         run->shared->next++) {
+        if (count_to_do(run->r, run->shared->next) > 0) { w = run->shared->next; }
+    }
+    end_turn(run);
+    return w;
+}
+
+static void* work(void* arg)
+{
+    runner* run = arg;
+    int status = MODEL_OK;
+    while (status == MODEL_OK && !eval_interrupted) {
+        const int w = take_window(run);
+        if (w < 0) { break; }
+        status = run_base_and_caches(run, w);
+    }
+    take_turn(run);
+    const bool first = run->shared->status == MODEL_OK;
+    if (first) { run->shared->status = status; }
+    if (!first || status != MODEL_FAILED) { run->message[0] = 0; }
+    end_turn(run);
+    return NULL;
+}
+
+typedef struct crew {
+    runner* workers;         // [opened]
+    pthread_t* threads;      // [started]
+    int opened, started;
+} crew;
+
+static int open_workers(runner* run, eval_shared* shared, crew* c)
+{
+    const int jobs = run->o->jobs;
+    c->workers = calloc((size_t)jobs, sizeof *c->workers);
+    c->threads = calloc((size_t)jobs, sizeof *c->threads);
+    if (c->workers == NULL || c->threads == NULL) { return fail(run, "out of memory"); }
+    while (c->opened < jobs) {
+        runner* worker = &c->workers[c->opened++];
+        if (open_worker(worker, run, shared) != 0) {
+            return fail(run, "-j %d: %.900s", jobs,
+                        worker->message != NULL ? worker->message : "out of memory");
+        }
+    }
+    return 0;
+}
+
+static int start_workers(runner* run, eval_shared* shared, crew* c)
+{
+    while (c->started < c->opened && pthread_create(&c->threads[c->started], NULL, work,
+                                                    &c->workers[c->started]) == 0) {
+        c->started++;
+    }
+    if (c->started == c->opened) { return 0; }
+    pthread_mutex_lock(&shared->lock);
+    shared->status = MODEL_FAILED;             // the others stop
+    pthread_mutex_unlock(&shared->lock);
+    return fail(run, "-j %d: a thread cannot be started", run->o->jobs);
+}
+
+// Windows from `first` on; one at least is to do.
+static int run_side_by_side(runner* run, int first)
+{
+    eval_shared shared = { .lock = PTHREAD_MUTEX_INITIALIZER, .next = first };
+    crew c = { .opened = 0 };
+    // Each worker multiplies for itself: nobody else may set this meanwhile.
+    const int before = matrix_blas_threads(1);
+    int failed = open_workers(run, &shared, &c);
+    if (!failed) { failed = start_workers(run, &shared, &c); }
+    for (int i = 0; i < c.started; i++) { pthread_join(c.threads[i], NULL); }
+    for (int i = 0; i < c.opened; i++) {
+        const char* text = c.workers[i].message;
+        if (!failed && text[0] != 0) { failed = fail(run, "%s", text); }
+        close_worker(&c.workers[i]);
+    }
+    matrix_blas_threads(before);
+    free(c.workers);
+    free(c.threads);
+    pthread_mutex_destroy(&shared.lock);
+    return failed ? MODEL_FAILED : shared.status;
 }
 
 static int run_windows(runner* run, bool quiet)
@@ -428,15 +613,19 @@ static int run_windows(runner* run, bool quiet)
         const int count = count_to_do(r, w);
         total += count > 0 ? count + 1 : 0;
     }
-    eval_progress_start(&run->progress, quiet, total);
-    int status = MODEL_OK;
-    for (int w = 0; w < r->num_windows && status == MODEL_OK && !eval_interrupted; w++) {
+    eval_progress_start(run->progress, quiet, total);
+    int status = MODEL_OK, w = 0;
+    bool alone = true;
+    for (; w < r->num_windows && alone && status == MODEL_OK && !eval_interrupted; w++) {
         if (count_to_do(r, w) == 0) { continue; }
-        eval_text_window(&run->text, r->context, w, run->ids);
-        status = run_base(run, w);
-        if (status == MODEL_OK) { status = run_caches(run, w); }
+        status = run_base_and_caches(run, w);
+        alone = run->o->jobs <= 1;
     }
-    eval_progress_clear(&run->progress);
+    while (w < r->num_windows && count_to_do(r, w) == 0) { w++; }
+    if (w < r->num_windows && status == MODEL_OK && !eval_interrupted) {
+        status = run_side_by_side(run, w);
+    }
+    eval_progress_clear(run->progress);
     return status;
 }
 
@@ -453,7 +642,7 @@ static int run_needle(runner* run, const eval_needle_plan* plan, const eval_need
         if (cache->error[0] != 0) { continue; }
         snprintf(what, sizeof what, "needle in %lld tokens, depth %d, %.80s",
                  (long long)plan->lengths[length], depth, cache->cache);
-        eval_progress_step(&run->progress, what);
+        begin_step(run, what);
         const int status = eval_needle_run(&run->engine, cache->cache, prompt, &hit);
         if (status == MODEL_FAILED) { fail(run, "%s: %s", cache->cache, run->engine.message); }
         if (status != MODEL_OK) { return status; }
@@ -461,7 +650,7 @@ static int run_needle(runner* run, const eval_needle_plan* plan, const eval_need
         memcpy(cache->needle.lengths, plan->lengths, sizeof plan->lengths);
         cache->needle.trials = trial + 1;
         cache->needle.hits[length][depth] += hit;
-        eval_progress_done(&run->progress, hit ? ": found" : ": not found");
+        end_step(run, what, hit ? ": found" : ": not found");
     }
     return MODEL_OK;
 }
@@ -475,7 +664,7 @@ static int run_needles(runner* run, bool quiet)
         fail(run, "--needle: a context of %lld tokens is too short", (long long)run->r->context);
         return MODEL_FAILED;
     }
-    eval_progress_start(&run->progress, quiet, cells * (run->r->num_caches + 1));
+    eval_progress_start(run->progress, quiet, cells * (run->r->num_caches + 1));
     for (int cell = 0; cell < cells && status == MODEL_OK && !eval_interrupted; cell++) {
         const int trial = cell / (plan.num_lengths * EVAL_DEPTHS);
         const int length = cell / EVAL_DEPTHS % plan.num_lengths, depth = cell % EVAL_DEPTHS;
@@ -485,7 +674,7 @@ static int run_needles(runner* run, bool quiet)
         if (status == MODEL_OK) { status = run_needle(run, &plan, &prompt, length, depth, trial); }
         free(prompt.ids);
     }
-    eval_progress_clear(&run->progress);
+    eval_progress_clear(run->progress);
     return status;
 }
 
@@ -497,7 +686,7 @@ static int run_generation(runner* run, int index, const eval_prompt* prompt)
         char what[160];
         if (cache->error[0] != 0) { continue; }
         snprintf(what, sizeof what, "generation %d, %.100s", index + 1, cache->cache);
-        eval_progress_step(&run->progress, what);
+        begin_step(run, what);
         eval_generation* out = &cache->generations[index];
         const int status =
             i < 0 ? eval_generate_base(&run->engine, prompt, out)
@@ -506,7 +695,7 @@ static int run_generation(runner* run, int index, const eval_prompt* prompt)
         if (status == MODEL_FAILED) { fail(run, "%s: %s", cache->cache, run->engine.message); }
         if (status != MODEL_OK) { return status; }
         cache->num_generations = index + 1;
-        eval_progress_done(&run->progress, "");
+        end_step(run, what, "");
     }
     return MODEL_OK;
 }
@@ -522,13 +711,13 @@ static int run_generations(runner* run, bool quiet)
         cache->generations = calloc((size_t)count, sizeof *cache->generations);
         if (cache->generations == NULL) { return fail(run, "out of memory"); }
     }
-    eval_progress_start(&run->progress, quiet, count * (r->num_caches + 1));
+    eval_progress_start(run->progress, quiet, count * (r->num_caches + 1));
     for (int i = 0; i < count && status == MODEL_OK && !eval_interrupted; i++) {
         eval_text_window(&run->text, r->context, i, run->ids);
         const eval_prompt prompt = { run->ids, prompt_tokens, run->o->generate };
         status = run_generation(run, i, &prompt);
     }
-    eval_progress_clear(&run->progress);
+    eval_progress_clear(run->progress);
     return status;
 }
 
@@ -538,7 +727,7 @@ static int run_modules(runner* run, bool quiet)
 {
     eval_results* r = run->r;
     int status = MODEL_OK;
-    eval_progress_start(&run->progress, quiet, r->num_windows * r->num_caches);
+    eval_progress_start(run->progress, quiet, r->num_windows * r->num_caches);
     for (int w = 0; w < r->num_windows && status == MODEL_OK; w++) {
         eval_text_window(&run->text, r->context, w, run->ids);
         const eval_module_window window = { run->ids, r->context, r->skip };
@@ -546,15 +735,15 @@ static int run_modules(runner* run, bool quiet)
             char what[160];
             snprintf(what, sizeof what, "modules, window %d of %d, %.100s", w + 1, r->num_windows,
                      r->caches[i].cache);
-            eval_progress_step(&run->progress, what);
+            begin_step(run, what);
             status = eval_module_measure(&run->engine, &window, &r->caches[i]);
             if (status == MODEL_FAILED) {
                 fail(run, "%s: %.500s", r->caches[i].cache, run->engine.message);
             }
-            if (status == MODEL_OK) { eval_progress_done(&run->progress, ""); }
+            if (status == MODEL_OK) { end_step(run, what, ""); }
         }
     }
-    eval_progress_clear(&run->progress);
+    eval_progress_clear(run->progress);
     // Sums over windows of which one is cut are of no use.
     for (int i = 0; i < r->num_caches && status == MODEL_OK; i++) {
         eval_module_finish(&r->caches[i]);
@@ -577,7 +766,10 @@ int eval_run(const eval_options* options, bool quiet, eval_results* out, char* m
              size_t message_bytes)
 {
     memset(out, 0, sizeof *out);
-    runner run = { .o = options, .r = out, .message = message, .message_bytes = message_bytes };
+    eval_progress progress = { .quiet = quiet };
+    runner run = { .o = options, .r = out, .progress = &progress,
+                   .num_threads = options->num_threads, .message = message,
+                   .message_bytes = message_bytes };
     out->version = KVLOOM_VERSION;
     out->seed = options->seed;
     out->counts_choices = options->choices;

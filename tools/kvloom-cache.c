@@ -24,7 +24,7 @@ static const char help[] =
     "options:\n"
     "  --dir DIR         the folder; else KVLOOM_CACHE_DIR, XDG_CACHE_HOME/kvloom or\n"
     "                    ~/.cache/kvloom\n"
-    "  --max-mb N        bound of prune, in MB (256)\n"
+    "  --max-mb N        bound of prune, in MB (KVLOOM_CACHE_MAX_MB, else 256)\n"
     "  --target NAME     of warm: host or cuda (host)\n"
     "  --arch NAME       of warm for cuda, where there is no device: sm_90, or compute_90 for PTX\n"
     "  --head-dim N      of warm (64)\n"

@@ -43,8 +43,10 @@ scratch=$(mktemp -d "${TMPDIR:-/tmp}/kvloom-test.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
+# Kernels are made once for all builds: about 1 GB with their texts.
 KVLOOM_CACHE_DIR=$scratch/kernels
-export KVLOOM_CACHE_DIR
+KVLOOM_CACHE_MAX_MB=4096
+export KVLOOM_CACHE_DIR KVLOOM_CACHE_MAX_MB
 
 passed=0
 failed=0

@@ -11,8 +11,8 @@
 //
 // What it does not do: allocate, start threads, keep state, check arguments beyond
 // matrix_row_bytes. Threads are the caller's: a matrix_pool wraps whatever pool there is. Every
-// function may run in several threads at once as long as outputs and scratch differ, but for
-// matrix_multiply, which sets the thread count of OpenBLAS while it runs.
+// function may run in several threads at once as long as outputs and scratch differ; for
+// matrix_multiply, which gives OpenBLAS one thread while it runs, the caller has done so before.
 #ifndef KVLOOM_DECODE_MATRIX_H
 #define KVLOOM_DECODE_MATRIX_H
 
@@ -131,6 +131,10 @@ size_t matrix_multiply_scratch(const matrix_pool* pool, const matrix* w);
 // y[b, m] = sum over n of x[b, n] W[m, n], in f32. Each thread turns tiles of rows of W into floats
 // and multiplies them. F32 weights are used in place.
 void matrix_multiply(const matrix_pool* pool, const matrix* w, const matrix_batch* batch);
+
+// OpenBLAS has so many threads from here on (0: as before). Returns how many it had, 0 where CBLAS
+// is another one.
+int matrix_blas_threads(int num_threads);
 
 // ---- the steps between ------------------------------------------------------------------------
 

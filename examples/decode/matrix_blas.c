@@ -16,27 +16,17 @@ void openblas_set_num_threads(int num_threads) __attribute__((weak));
 #define MATRIX_HAVE_WEAK 1
 #endif
 
-// Returns the thread count to restore, 0 for none.
-static int take_blas_threads(void)
+int matrix_blas_threads(int num_threads)
 {
 #if defined(MATRIX_HAVE_WEAK)
-    if (openblas_get_num_threads != NULL && openblas_set_num_threads != NULL) {
+    if (num_threads > 0 && openblas_get_num_threads != NULL && openblas_set_num_threads != NULL) {
         const int before = openblas_get_num_threads();
-        if (before > 1) {
-            openblas_set_num_threads(1);
-            return before;
-        }
+        if (before != num_threads) { openblas_set_num_threads(num_threads); }
+        return before;
     }
 #endif
-    return 0;
-}
-
-static void restore_blas_threads(int num_threads)
-{
-#if defined(MATRIX_HAVE_WEAK)
-    if (num_threads > 0) { openblas_set_num_threads(num_threads); }
-#endif
     (void)num_threads;
+    return 0;
 }
 
 // BLAS repacks both factors of each product, which costs about as much as 10 more rows of either.
@@ -138,7 +128,7 @@ void matrix_multiply(const matrix_pool* pool, const matrix* w, const matrix_batc
         .piece_rows = piece_rows,
         .num_pieces = (batch->batch + piece_rows - 1) / piece_rows,
     };
-    const int before = take_blas_threads();
+    const int before = matrix_blas_threads(1);
     matrix_parallel(pool, job.num_slots, multiply_slot, &job);
-    restore_blas_threads(before);
+    matrix_blas_threads(before);
 }

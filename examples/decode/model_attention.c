@@ -20,26 +20,6 @@
 
 enum { ATTEND_MAX_ROWS = 32 };  // from about here on restoring the past is cheaper
 
-#if defined(__ELF__)
-// NULL where CBLAS is not OpenBLAS.
-int openblas_get_num_threads(void) __attribute__((weak));
-void openblas_set_num_threads(int num_threads) __attribute__((weak));
-#endif
-
-// The pool's threads call BLAS, each for itself. Returns the count to restore; 0: none.
-static int blas_threads(int num_threads)
-{
-#if defined(__ELF__)
-    if (num_threads > 0 && openblas_get_num_threads != NULL && openblas_set_num_threads != NULL) {
-        const int before = openblas_get_num_threads();
-        if (before != num_threads) { openblas_set_num_threads(num_threads); }
-        return before;
-    }
-#endif
-    (void)num_threads;
-    return 0;
-}
-
 // Queries of a layer against a stretch of keys, both by position.
 typedef struct attention_job {
     const model_layer_geometry* shape;
@@ -215,7 +195,7 @@ static int attend_batch(model_session* s, int layer, int64_t num_rows)
     job.first_query = s->length;
     job.num_queries = num_rows;
     job.num_slots = s->num_threads;
-    const int before = blas_threads(1);
+    const int before = matrix_blas_threads(1);
     const kvl_status past = num_rows <= ATTEND_MAX_ROWS
                                 ? attend_rows(s, layer, 0, num_rows, &s->length)
                                 : attend_restored(s, layer, job);
@@ -226,7 +206,7 @@ static int attend_batch(model_session* s, int layer, int64_t num_rows)
         job.num_keys = num_rows;
         kvl_parallel_for(s->ctx, job.num_slots, attend_slot, &job);
     }
-    blas_threads(before);
+    matrix_blas_threads(before);
     if (past != KVL_OK || append_rows(s, layer, 0, num_rows) != KVL_OK) {
         return cache_failed(s, layer);
     }
