@@ -335,19 +335,26 @@ KVL__FN kvl__page* kvl__page_of(unsigned char* contents)
     return (kvl__page*)(void*)(contents - KVL__PAGE_HEADER);
 }
 
+// Makes a list of counts for a layer that has none with room.  Where that forgets a prompt, counts
+// of its pages may leave room, and no list is needed: l->uses is asked again.
+KVL__FN void kvl__uses_make(kvl_cache* cache, kvl__layer* l)
+{
+    kvl__uses_list* list = (kvl__uses_list*)kvl__cache_take(cache, sizeof *list);
+    if (list && l->uses) kvl__cache_release(cache, list, sizeof *list);
+    if (!list || l->uses) return;
+    memset(list, 0, sizeof *list);
+    for (uint32_t i = 0; i < KVL__USES; ++i) list->of[i].refs = i + 1;
+    l->uses = list;
+    ++l->num_uses_lists;
+}
+
 // Takes a place for the uses of a page, and says in which list: the first one of the list that has
 // been free last.  NULL: there is no memory.
 KVL__FN kvl__uses* kvl__uses_take(kvl_cache* cache, kvl__layer* l, kvl__uses_list** in)
 {
+    if (!l->uses) kvl__uses_make(cache, l);
     kvl__uses_list* list = l->uses;
-    if (!list) {
-        list = (kvl__uses_list*)kvl__cache_take(cache, sizeof *list);
-        if (!list) return NULL;
-        memset(list, 0, sizeof *list);
-        for (uint32_t i = 0; i < KVL__USES; ++i) list->of[i].refs = i + 1;
-        l->uses = list;
-        ++l->num_uses_lists;
-    }
+    if (!list) return NULL;
     kvl__uses* uses = &list->of[list->free];
     list->free = (int32_t)uses->refs;
     uses->refs = uses->remembered = 0;
