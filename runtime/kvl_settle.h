@@ -60,6 +60,17 @@ KVL__FN int kvl__uses_tell_all(const kvl__uses_moved* m, kvl_cache* cache, kvl__
     return told;
 }
 
+// Whether the lists with room and the full ones hold the counts of all pages: none is lost.
+KVL__FN int kvl__uses_hold(const kvl__layer* l)
+{
+    int64_t with_room = 0, in_them = 0;
+    for (const kvl__uses_list* list = l->uses; list; list = list->next) {
+        ++with_room;
+        in_them += list->num;
+    }
+    return in_them + (l->num_uses_lists - with_room) * KVL__USES == l->num_uses;
+}
+
 // Gives the emptiest list of a layer back; the others have room for what is in it.
 KVL__FN void kvl__uses_join(kvl_cache* cache, kvl__layer* l)
 {
@@ -118,6 +129,7 @@ KVL__FN void kvl__settle(kvl_cache* cache)
     cache->is_loose = 0;
     for (int i = 0; i < cache->num_layers; ++i) {
         kvl__layer* l = &cache->layers[i];
+        KVL_ASSERT(kvl__uses_hold(l));
         while (kvl__uses_fit_fewer(l)) kvl__uses_join(cache, l);
         for (int slot = 0; slot < cache->capacity && l->release_slack; ++slot)
             if (cache->slots[slot]) kvl__table_settle(cache, &cache->slots[slot]->layers[i]);
