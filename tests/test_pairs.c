@@ -196,6 +196,8 @@ Test(pairs, every_composition_is_served)
         { "block-gtq/kivi:k2,v2,k.place=pre_rope,k.shift=mean,recent=1", 64,
           { 48, 0, 10000, 0, NULL } },
         { "block-gtq:k2,k.extra=sketch,k.meta=one,kg8,recent=1", 64, { 64, 1, 10000, 0, NULL } },
+        { "block-gtq:k2,kg6,recent=1", 96, { 64, 1, 10000, 0, NULL } },
+        { "block-gtq:k3,kg40,k.meta=e4m3,recent=1", 80, { 80, 0, 10000, 0, NULL } },
     };
     test_target targets[TEST_MAX_TARGETS];
     const int n = test_targets(targets);

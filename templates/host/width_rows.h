@@ -48,9 +48,9 @@ static void $(s "read_levels")(const unsigned char* page, int row, const float* 
     const float* bits = tables + $(codec.table_at(codec.parts.levels.tables[1].name));
     uint16_t q[$(s "dim")];
     $(s "read_widths")(page, row, tables, q);
-    for (int at = 0; at < $(s "dim"); at += 16) {
+    for (int at = 0; at < $(s "dim"); at += $(s "group_size")) {
         const float scale = $(s "read_scale")(page, $(s "group")($(codec.word_lane("row", "at"))));
-        for (int i = at; i < at + 16; ++i)
+        for (int i = at; i < at + $(s "group_size"); ++i)
             x[i] = scale * $(s "width_values")[(1 << (int)bits[i]) - 1 + q[i]];
     }
 }
