@@ -3,8 +3,7 @@
 # A test that includes a header of examples/decode links the model library (label model).  A test
 # that starts threads or calls kvl_parallel_for has the label threads; so does one that has the word
 # threads in its text.  Under the thread sanitizer there are these alone, the latter with their
-# cases of that name, and none of the model.  Tests that are about a device, mostly on the stand-in
-# of tests/ptxsim, have the label device.  All print TAP.
+# cases of that name, and none of the model.  All print TAP.
 #
 # Options:
 #     KVLOOM_TEST_SINGLE   some tests once more, as NAME_dist, against the single header   (ON)
@@ -114,9 +113,6 @@ foreach(source IN LISTS kvloom_tests)
     set(dist kvloom::single)
     if(needs_threads)
         list(APPEND labels threads)
-    endif()
-    if(name MATCHES "^test_(cuda|cuda_model|faults|pack_cuda|tensor)$")
-        list(APPEND labels device)
     endif()
     if(needs_support)
         list(PREPEND tree test_support_tree)
