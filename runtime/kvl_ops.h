@@ -858,10 +858,9 @@ KVL__FN void kvl__encode_across(const kvl__append_job* job, const kvl__seq_layer
 KVL__FN void kvl__encode_predicted(const kvl__append_job* job, kvl__seq_layer* s, int64_t at,
                                    int64_t num_rows)
 {
-    const int64_t page_size = job->l->config.page_size;
-    for (int64_t done = 0; done < num_rows; ++done)
-        if (s->table && (at + done) / page_size >= s->table->first)
-            kvl__restored_encode(job->cache, job->l, s, at + done, done);
+    const int64_t first = s->table ? s->table->first * job->l->config.page_size : INT64_MAX;
+    const int64_t skipped = kvl__max_i64(0, first - at);
+    kvl__restored_encode(job->cache, job->l, s->owner, at + skipped, at + num_rows, skipped);
 }
 
 // Encodes the oldest num_rows rows of the tails of all heads.

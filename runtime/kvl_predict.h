@@ -8,6 +8,7 @@
 #define KVL_PREDICT_H
 
 #include "kvl_store.h"
+#include "kvl_tiles.h"
 #include "kvl_turn.h"
 
 // CREATION
@@ -131,48 +132,88 @@ KVL__FN void kvl__restored_cut(kvl__seq* seq, int64_t quantized)
     for (int64_t row = quantized; row < seq->restored.rows; ++row) seq->restored.layers[row] = 0;
 }
 
-// p [dim] of a head, from a restored row: keys of all heads, then values.
-KVL__FN void kvl__predict(const kvl__layer* l, int side, int head, const uint16_t* row, float* p)
-{
-    const kvl__config* c = &l->config;
-    const int64_t dim = c->side[side].head_dim, num = kvl__num_inputs(c, side) - 1;
-    const float* table = l->predictors[side] + head * (num + 1) * dim;
-    double sums[KVL__MAX_STORED_DIM];
-    for (int64_t i = 0; i < dim; ++i) sums[i] = (double)table[num * dim + i];
-    for (int64_t n = 0; n < num; ++n, table += dim) {
-        const double x = (double)kvl__row_to_f32(row[n], c->side[0].rows);
-        for (int64_t i = 0; i < dim; ++i) sums[i] += x * (double)table[i];
-    }
-    for (int64_t i = 0; i < dim; ++i) p[i] = (float)sums[i];
-}
-
 KVL__FN uint16_t kvl__f32_to_row(float x, int rows)
 {
     return rows ? kvl__f32_to_bf16_finite(x) : kvl__f32_to_f16_finite(x);
 }
 
-// Where a row of a layer is, and what it is.
-typedef struct kvl__predicted_row {
+// Rows of a tile, inputs whose products are summed at a time.
+enum { KVL__PREDICT_ROWS = 16, KVL__PREDICT_INPUTS = 128 };
+
+// Rows of one page of a layer, all restored in the same one.
+typedef struct kvl__predicted_rows {
     const kvl__layer*     l;
     const kvl__seq_layer* s;
-    int64_t               row;         // after the sink
-    int64_t               tail_at;     // of the row, where it is encoded
-} kvl__predicted_row;
+    int64_t               row;         // the first, after the sink
+    int                   num;         // at most KVL__PREDICT_ROWS
+    int64_t               tail_at;     // of the first, where they are encoded
+    uint16_t*             restored;    // [num, dims]
+    int64_t               dims;
+    kvl__tiles            tiles;
+} kvl__predicted_rows;
 
-// The codes of the row without p, of one head.
-KVL__FN void kvl__predicted_encode(const kvl__predicted_row* r, int side, int head, const float* p)
+// sums [KVL__PREDICT_ROWS, dim] of a head get the products of inputs [first, first + count).  That
+// of a 16-bit number and a float is exact in double: all instruction sets give the same sums.
+KVL__FN void kvl__predict_add(const kvl__predicted_rows* r, int side, const float* table,
+                              int64_t first, int64_t count, double* sums)
+{
+    const kvl__config* c = &r->l->config;
+    const int dim = c->side[side].head_dim;
+    double y[KVL__PREDICT_INPUTS][KVL__PREDICT_ROWS], x[KVL__PREDICT_INPUTS][KVL__UPDATE_COLS];
+    kvl__update u;
+    memset(y, 0, sizeof y);
+    for (int row = 0; row < r->num; ++row)
+        for (int64_t n = 0; n < count; ++n)
+            y[n][row] = (double)kvl__row_to_f32(r->restored[row * r->dims + first + n],
+                                                c->side[0].rows);
+    u.x = x[0];
+    u.x_stride = KVL__UPDATE_COLS;
+    u.y_stride = KVL__PREDICT_ROWS;
+    u.n = count;
+    u.c_stride = dim;
+    for (int at = 0; at < dim; at += KVL__UPDATE_COLS) {
+        for (int64_t n = 0; n < count; ++n)
+            for (int i = 0; i < KVL__UPDATE_COLS; ++i)
+                x[n][i] = (double)table[(first + n) * dim + at + i];
+        for (int row = 0; row < r->num; row += KVL__UPDATE_ROWS) {
+            u.y = y[0] + row;
+            u.c = sums + row * dim + at;
+            r->tiles.update(&u);
+        }
+    }
+}
+
+// p [num, dim] of a head, from the restored rows: keys of all heads, then values.
+KVL__FN void kvl__predict(const kvl__predicted_rows* r, int side, int head, float* p)
+{
+    const kvl__config* c = &r->l->config;
+    const int64_t dim = c->side[side].head_dim, inputs = kvl__num_inputs(c, side) - 1;
+    const float* table = r->l->predictors[side] + head * (inputs + 1) * dim;
+    double sums[KVL__PREDICT_ROWS * KVL__MAX_STORED_DIM];
+    for (int64_t i = 0; i < KVL__PREDICT_ROWS * dim; ++i)
+        sums[i] = (double)table[inputs * dim + i % dim];
+    for (int64_t n = 0; n < inputs; n += KVL__PREDICT_INPUTS)
+        kvl__predict_add(r, side, table, n, kvl__min_i64(inputs - n, KVL__PREDICT_INPUTS), sums);
+    for (int64_t i = 0; i < r->num * dim; ++i) p[i] = (float)sums[i];
+}
+
+// The codes of the rows without p, of one head.
+KVL__FN void kvl__predicted_encode(const kvl__predicted_rows* r, int side, int head, const float* p)
 {
     const kvl__codec* c = &r->l->config.side[side];
     const int64_t page_size = r->l->config.page_size;
     const uint16_t* from =
         kvl__windows_of(r->l, r->s, head).tail[side] + r->tail_at * c->head_dim;
     float x[KVL__MAX_STORED_DIM];
-    uint16_t y[KVL__MAX_STORED_DIM];
+    uint16_t y[KVL__PREDICT_ROWS * KVL__MAX_STORED_DIM];
     kvl__encode_args a;
-    for (int i = 0; i < c->head_dim; ++i) x[i] = kvl__row_to_f32(from[i], c->rows);
-    if (side == 0)
-        kvl__turn_row(r->l->turns, c->head_dim, r->l->config.sink_len + r->row, -1, x);
-    for (int i = 0; i < c->head_dim; ++i) y[i] = kvl__f32_to_row(x[i] - p[i], c->rows);
+    for (int64_t row = 0, at = 0; row < r->num; ++row, at += c->head_dim) {
+        for (int i = 0; i < c->head_dim; ++i) x[i] = kvl__row_to_f32(from[at + i], c->rows);
+        if (side == 0)
+            kvl__turn_row(r->l->turns, c->head_dim, r->l->config.sink_len + r->row + row, -1, x);
+        for (int i = 0; i < c->head_dim; ++i)
+            y[at + i] = kvl__f32_to_row(x[i] - p[at + i], c->rows);
+    }
     memset(&a, 0, sizeof a);
     a.codec = c;
     a.tables = kvl__record_of(r->l, side, head);
@@ -181,23 +222,24 @@ KVL__FN void kvl__predicted_encode(const kvl__predicted_row* r, int side, int he
     a.page = kvl__page_at(r->s, r->row / page_size) + kvl__side_at(r->l, head, side);
     a.page_size = r->l->config.page_size;
     a.first_row = (int32_t)(r->row % page_size);
-    a.num_rows = 1;
+    a.num_rows = r->num;
     (side ? r->l->program.encode_values : r->l->program.encode_keys)(&a);
 }
 
-// What is restored of the row in the layer below becomes what is restored of it in this one; with
-// `encodes` its codes are made first.
-KVL__FN void kvl__predicted_step(const kvl__predicted_row* r, int encodes, uint16_t* restored)
+// What is restored of the rows in the layer below becomes what is restored of them in this one;
+// with `encodes` their codes are made first.
+KVL__FN void kvl__predicted_step(const kvl__predicted_rows* r, int encodes)
 {
     const kvl__config* c = &r->l->config;
-    const int64_t page_size = c->page_size;
+    const int64_t page_size = c->page_size, keys = c->num_kv_heads * c->side[0].head_dim;
     uint16_t next[KVL__MAX_LAYER_CHANNELS];
     for (int side = 0; side < 2; ++side) {
-        const int dim = c->side[side].head_dim;
+        const int64_t dim = c->side[side].head_dim, channels = c->num_kv_heads * dim;
         for (int head = 0; head < c->num_kv_heads; ++head) {
-            float p[KVL__MAX_STORED_DIM], y[KVL__MAX_STORED_DIM];
+            float p[KVL__PREDICT_ROWS * KVL__MAX_STORED_DIM];
+            float y[KVL__PREDICT_ROWS * KVL__MAX_STORED_DIM];
             kvl__decode_args a;
-            kvl__predict(r->l, side, head, restored, p);
+            kvl__predict(r, side, head, p);
             if (encodes) kvl__predicted_encode(r, side, head, p);
             memset(&a, 0, sizeof a);
             a.codec = &c->side[side];
@@ -205,77 +247,115 @@ KVL__FN void kvl__predicted_step(const kvl__predicted_row* r, int encodes, uint1
             a.page = kvl__page_at(r->s, r->row / page_size) + kvl__side_at(r->l, head, side);
             a.page_size = c->page_size;
             a.first_row = (int32_t)(r->row % page_size);
-            a.num_rows = 1;
+            a.num_rows = r->num;
             a.rows = y;
             (side ? r->l->program.decode_values : r->l->program.decode_keys)(&a);
-            for (int i = 0; i < dim; ++i)
-                next[head * dim + i] = kvl__f32_to_row(y[i] + p[i], c->side[side].rows);
+            for (int64_t i = 0; i < r->num * dim; ++i)
+                next[i / dim * channels + head * dim + i % dim] =
+                    kvl__f32_to_row(y[i] + p[i], c->side[side].rows);
         }
-        memcpy(restored + (side ? c->num_kv_heads * c->side[0].head_dim : 0), next,
-               2u * (size_t)(c->num_kv_heads * dim));
+        for (int64_t row = 0; row < r->num; ++row)
+            memcpy(r->restored + row * r->dims + (side ? keys : 0), next + row * channels,
+                   2u * (size_t)channels);
     }
 }
 
-// Restores a row in layer l, from the layer that it is restored in if that is l or below; -1: what
-// no layer says of it.
-KVL__FN void kvl__restored_reach_row(const kvl_cache* cache, kvl__seq* seq, int l, int64_t row)
+// How many rows from `row` on, before `end`, are taken together: of one page, restored in one layer.
+KVL__FN int kvl__predicted_run(const kvl__layer* l, const kvl__restored* r, int64_t row,
+                               int64_t end)
 {
-    uint16_t* to = kvl__restored_at(cache, &seq->restored, row);
+    const kvl__config* c = &l->config;
+    const int64_t dim = kvl__max_i64(c->side[0].head_dim, c->side[1].head_dim);
+    int64_t most = kvl__min_i64(end - row, KVL__PREDICT_ROWS), num = 1;
+    most = kvl__min_i64(most, c->page_size - row % c->page_size);
+    most = kvl__min_i64(most, KVL__MAX_LAYER_CHANNELS / (c->num_kv_heads * dim));
+    while (num < most && r->layers[row + num] == r->layers[row]) ++num;
+    return (int)num;
+}
+
+KVL__FN kvl__predicted_rows kvl__predicted_rows_of(const kvl_cache* cache, kvl__seq* seq, int l,
+                                                   int64_t row, int num)
+{
+    kvl__predicted_rows r;
+    memset(&r, 0, sizeof r);
+    r.l = &cache->layers[l];
+    r.s = &seq->layers[l];
+    r.row = row;
+    r.num = num;
+    r.restored = kvl__restored_at(cache, &seq->restored, row);
+    r.dims = cache->restored_dims;
+    r.tiles = kvl__tiles_of(cache->ctx);
+    return r;
+}
+
+// Restores a run of rows in layer l, from the layer that they are restored in if that is l or
+// below; -1: what no layer says of them.
+KVL__FN void kvl__restored_reach_run(const kvl_cache* cache, kvl__seq* seq, int l, int64_t row,
+                                     int num)
+{
     const int has = seq->restored.layers[row] - 1;
     const int lowest = l < 0 ? -1 : cache->layers[l].lowest;
     const int goes_on = has >= 0 && has <= l && cache->layers[has].lowest == lowest;
     int m = goes_on ? cache->layers[has].above : lowest;
     if (has == l && l >= 0) return;
-    if (!goes_on) memset(to, 0, 2u * (size_t)cache->restored_dims);
+    if (!goes_on)
+        memset(kvl__restored_at(cache, &seq->restored, row), 0,
+               2u * (size_t)(num * cache->restored_dims));
     for (; m >= 0 && m <= l; m = cache->layers[m].above) {
-        kvl__predicted_row r;
-        memset(&r, 0, sizeof r);
-        r.l = &cache->layers[m];
-        r.s = &seq->layers[m];
-        r.row = row;
-        kvl__predicted_step(&r, 0, to);
+        const kvl__predicted_rows r = kvl__predicted_rows_of(cache, seq, m, row, num);
+        kvl__predicted_step(&r, 0);
     }
-    seq->restored.layers[row] = l + 1;
+    for (int i = 0; i < num; ++i) seq->restored.layers[row + i] = l + 1;
 }
 
 typedef struct kvl__reach {
     const kvl_cache* cache;
     kvl__seq*        seq;
     int              layer;
-    int64_t          first;
+    int64_t          first, end;
 } kvl__reach;
 
 KVL__FN void kvl__reach_item(void* arg, int64_t item, int thread)
 {
     const kvl__reach* job = (const kvl__reach*)arg;
+    int64_t row = job->first + item * KVL__PREDICT_ROWS;
+    const int64_t end = kvl__min_i64(row + KVL__PREDICT_ROWS, job->end);
     (void)thread;
-    kvl__restored_reach_row(job->cache, job->seq, job->layer, job->first + item);
+    while (row < end) {
+        const int num = kvl__predicted_run(&job->cache->layers[job->layer], &job->seq->restored,
+                                           row, end);
+        kvl__restored_reach_run(job->cache, job->seq, job->layer, row, num);
+        row += num;
+    }
 }
 
 // Restores rows [first, end) after the sink in a layer that is predicted; there is room for them.
 KVL__FN void kvl__restored_reach(const kvl_cache* cache, const kvl__layer* l,
                                  const kvl__seq_layer* s, int64_t first, int64_t end)
 {
-    kvl__reach job = { cache, s->owner, l->number, first };
+    kvl__reach job = { cache, s->owner, l->number, first, end };
     if (!kvl__predicts(&l->config) || first >= end) return;
     while (job.first < end && s->owner->restored.layers[job.first] == l->number + 1) ++job.first;
-    if (job.first < end) kvl__parallel(cache->ctx, end - job.first, kvl__reach_item, &job);
+    if (job.first < end)
+        kvl__parallel(cache->ctx, (end - job.first + KVL__PREDICT_ROWS - 1) / KVL__PREDICT_ROWS,
+                      kvl__reach_item, &job);
 }
 
-// Makes the codes of a row whose place in the tails is `tail_at`.
-KVL__FN void kvl__restored_encode(const kvl_cache* cache, const kvl__layer* l, kvl__seq_layer* s,
-                                  int64_t row, int64_t tail_at)
+// Makes the codes of rows [row, end), the first of which is `tail_at` in the tails.
+KVL__FN void kvl__restored_encode(const kvl_cache* cache, const kvl__layer* l, kvl__seq* seq,
+                                  int64_t row, int64_t end, int64_t tail_at)
 {
-    kvl__seq* seq = s->owner;
-    kvl__predicted_row r;
-    kvl__restored_reach_row(cache, seq, l->below, row);
-    memset(&r, 0, sizeof r);
-    r.l = l;
-    r.s = s;
-    r.row = row;
-    r.tail_at = tail_at;
-    kvl__predicted_step(&r, 1, kvl__restored_at(cache, &seq->restored, row));
-    seq->restored.layers[row] = l->number + 1;
+    while (row < end) {
+        const int num = kvl__predicted_run(l, &seq->restored, row, end);
+        kvl__predicted_rows r;
+        kvl__restored_reach_run(cache, seq, l->below, row, num);
+        r = kvl__predicted_rows_of(cache, seq, l->number, row, num);
+        r.tail_at = tail_at;
+        kvl__predicted_step(&r, 1);
+        for (int i = 0; i < num; ++i) seq->restored.layers[row + i] = l->number + 1;
+        row += num;
+        tail_at += num;
+    }
 }
 
 // READING
