@@ -260,7 +260,7 @@ KVL__FN void kvl__predicted_step(const kvl__predicted_rows* r, int encodes)
     }
 }
 
-// How many rows from `row` on, before `end`, are taken together: of one page, restored in one layer.
+// How many rows from `row` on, before `end`, are taken together: of one page and one layer.
 KVL__FN int kvl__predicted_run(const kvl__layer* l, const kvl__restored* r, int64_t row,
                                int64_t end)
 {
@@ -371,14 +371,41 @@ KVL__FN void kvl__restored_row(const kvl__layer* l, const kvl__seq_layer* s, int
     kvl__finite_to_f32(from, dim, c->side[side].rows, x);
 }
 
+// Scores [num_heads, KVL__TURN_ROWS] and values v [num, dim] of a tile join the sums.
+KVL__FN void kvl__softmax_add_tile(kvl__softmax* s, const kvl__attend_args* a, int num,
+                                   const float* scores, const float* v, int dim)
+{
+    for (int h = 0; h < a->num_heads; ++h, scores += KVL__TURN_ROWS) {
+        float *o = a->o + (int64_t)h * dim, weights[KVL__TURN_ROWS], top = s->max[h];
+        for (int r = 0; r < num; ++r) top = scores[r] > top ? scores[r] : top;
+        if (top > s->max[h]) {
+            const float shrink = expf(s->max[h] - top);
+            s->max[h] = top;
+            s->sum[h] *= shrink;
+            for (int i = 0; i < dim; ++i) o[i] *= shrink;
+        }
+        for (int r = 0; r < num; ++r) {
+            weights[r] = expf(scores[r] - top);
+            s->sum[h] += weights[r];
+        }
+        for (int i = 0; i < dim; i += 16) {
+            float sums[16];
+            memcpy(sums, o + i, sizeof sums);
+            for (int r = 0; r < num; ++r)
+                for (int j = 0; j < 16; ++j) sums[j] += weights[r] * v[r * dim + i + j];
+            memcpy(o + i, sums, sizeof sums);
+        }
+    }
+}
+
 // kvl__program.attend_pages, of restored rows; a->q as they are loaded, position of rows [0] of
 // a->pages in the sequence.
 KVL__FN void kvl__attend_restored_rows(const kvl__layer* l, const kvl__seq_layer* s, int head,
                                        int64_t position, const kvl__attend_args* a)
 {
     const int dk = l->config.side[0].head_dim, dv = l->config.side[1].head_dim;
-    float k[KVL__TURN_ROWS * KVL__MAX_STORED_DIM], v[KVL__MAX_STORED_DIM];
-    float scores[KVL__MAX_HEADS];
+    float k[KVL__TURN_ROWS * KVL__MAX_STORED_DIM], v[KVL__TURN_ROWS * KVL__MAX_STORED_DIM];
+    float row_scores[KVL__MAX_HEADS], scores[KVL__MAX_HEADS * KVL__TURN_ROWS];
     kvl__turn_scores turns;
     kvl__softmax softmax;
     kvl__turn_scores_start(a, l->turns, dk, position, &turns);
@@ -386,16 +413,20 @@ KVL__FN void kvl__attend_restored_rows(const kvl__layer* l, const kvl__seq_layer
     for (int64_t first = a->first_row; first < a->end_row; first += KVL__TURN_ROWS) {
         const int n = (int)kvl__min_i64(a->end_row - first, KVL__TURN_ROWS);
         const int64_t row = position + first - l->config.sink_len;
-        for (int r = 0; r < n; ++r) kvl__restored_row(l, s, 0, head, row + r, k + r * dk);
+        for (int r = 0; r < n; ++r) {
+            kvl__restored_row(l, s, 0, head, row + r, k + r * dk);
+            kvl__restored_row(l, s, 1, head, row + r, v + r * dv);
+        }
         kvl__turn_queries(&turns, position + first);
         kvl__turn_rows_on(&turns, n, k);
         for (int r = 0; r < n; ++r) {
             for (int h = 0; h < a->num_heads; ++h)
-                scores[h] = kvl__turn_dot(turns.turned[h], turns.rows[r], dk);
-            kvl__scores_finish(a, a->position + first + r, scores);
-            kvl__restored_row(l, s, 1, head, row + r, v);
-            kvl__softmax_add(&softmax, a, scores, v, dv);
+                row_scores[h] = kvl__turn_dot(turns.turned[h], turns.rows[r], dk);
+            kvl__scores_finish(a, a->position + first + r, row_scores);
+            for (int h = 0; h < a->num_heads; ++h)
+                scores[h * KVL__TURN_ROWS + r] = row_scores[h];
         }
+        kvl__softmax_add_tile(&softmax, a, n, scores, v, dv);
     }
     kvl__softmax_finish(&softmax, a, dv);
 }
