@@ -7,13 +7,14 @@
 # calibrated caches are measured as well, calibrated on KVLOOM_ACCURACY_CALIBRATION_WINDOWS (4)
 # windows of it; build/accuracy.safetensors (KVLOOM_ACCURACY_CALIBRATION) keeps what that gives.
 # KVLOOM_ACCURACY_PARTS names what is measured, by default all: presets; bare (the same without
-# windows); bits (2, 3 and 4, with metadata of 8 and 16 bits); and with a calibration rounding
-# (fits and rounding), rotation and affine (learned matrices), choices (of rotations, beside none),
-# scores (of a choice), queries (how many) and transforms (changes of basis at 2, 3 and 4 bits, two
-# groups and two windows: KVLOOM_ACCURACY_TRANSFORM_WINDOWS (4) of KVLOOM_ACCURACY_TRANSFORM_CONTEXT
-# (1024) tokens, KVLOOM_ACCURACY_TRANSFORM_BITS ("2 3 4"); and errors of attention modules, which
-# take longer: KVLOOM_ACCURACY_MODULE_WINDOWS (1), 0 for none).
-# KVLOOM_ACCURACY_PRESETS names the caches of the first two, by default every codec that there is.
+# windows); own (codecs with windows of their own); bits (2, 3 and 4, with metadata of 8 and 16
+# bits); and with a calibration rounding (fits and rounding), rotation and affine (learned
+# matrices), choices (of rotations, beside none), scores (of a choice), queries (how many) and
+# transforms (changes of basis at 2, 3 and 4 bits, two groups and two windows:
+# KVLOOM_ACCURACY_TRANSFORM_WINDOWS (4) of KVLOOM_ACCURACY_TRANSFORM_CONTEXT (1024) tokens,
+# KVLOOM_ACCURACY_TRANSFORM_BITS ("2 3 4"); and errors of attention modules, which take longer:
+# KVLOOM_ACCURACY_MODULE_WINDOWS (1), 0 for none).
+# KVLOOM_ACCURACY_PRESETS names the caches of the first three, by default every codec that there is.
 # KVLOOM_ACCURACY_WINDOWS (16), KVLOOM_ACCURACY_CONTEXT (2048) and KVLOOM_ACCURACY_SKIP (256) set
 # the size.  Finished windows are kept in build/accuracy.jsonl (KVLOOM_ACCURACY_RESUME): a run that
 # was interrupted goes on there, and a run of another size, model or text needs another file.
@@ -25,7 +26,7 @@ set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 case ${1:-} in
---help | -h) sed -n '2,25s/^# \{0,1\}//p' "$0"; exit 0 ;;
+--help | -h) sed -n '2,26s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
 if [ $# -lt 2 ] || [ $# -gt 4 ]; then
     echo "usage: accuracy.sh MODEL.gguf TEXT [OUT [CALIBRATION_TEXT]]" >&2
@@ -46,7 +47,7 @@ skip=${KVLOOM_ACCURACY_SKIP:-256}
 jobs=$(nproc 2>/dev/null || echo 1)
 if [ "$jobs" -gt 4 ]; then jobs=4; fi
 jobs=${KVLOOM_ACCURACY_JOBS:-$jobs}
-all_parts='presets bare bits rounding rotation affine choices scores queries'
+all_parts='presets bare own bits rounding rotation affine choices scores queries'
 all_parts="$all_parts transforms"
 parts=${KVLOOM_ACCURACY_PARTS:-$all_parts}
 for part in $parts; do
@@ -77,11 +78,12 @@ sizes='loom:1.5 loom:2.125 loom:2.25 loom:2.5 loom:3.25 loom:4.25'
 if [ -n "${KVLOOM_ACCURACY_PRESETS:-}" ]; then sizes=; fi
 
 # codecs NEED: the codecs that need a calibration, or nothing.
-codecs() (cd "$root" && lua5.4 tools/codec_page.lua --list "$1")
+codecs() (cd "$root" && lua5.4 tools/codec_page.lua --list $1)
 
 # spec CACHE ADDED: both in one spec.
 spec() {
-    case $1 in
+    case $1,$2 in
+    *,) echo "$1" ;;
     *:*) echo "$1,$2" ;;
     *) echo "$1:$2" ;;
     esac
@@ -98,10 +100,18 @@ presets() {
     [ -z "$calibration_text" ] || codecs calibration
 }
 
+# own: the presets that have windows of their own.
+own() {
+    for cache in $(codecs "own nothing"; [ -z "$calibration_text" ] || codecs "own calibration"); do
+        case " $(echo $(presets)) " in *" ${cache%%:*} "*) echo "$cache" ;; esac
+    done
+}
+
 # caches_of PART: its caches.
 caches_of() {
     case $1 in
     presets | bare) presets ;;
+    own) own ;;
     bits)
         for bits in 2 3 4; do
             echo "rtn:k$bits,v$bits,meta=f16 kivi:k$bits,v$bits,meta=f16"
@@ -170,9 +180,9 @@ calibrate() {
     file=$1 calibrated_parts=$2
     shift 2
     for part in $calibrated_parts; do
-        for cache in $(caches_of "$part"); do
-            set -- "$@" --for "$(spec "$cache" sink=4,recent=128)"
-        done
+        added=sink=4,recent=128
+        if [ "$part" = own ]; then added=; fi
+        for cache in $(caches_of "$part"); do set -- "$@" --for "$(spec "$cache" "$added")"; done
         if [ "$part" = presets ]; then for cache in $sizes; do set -- "$@" --for "$cache"; done; fi
     done
     "$calibrate_program" -m "$model" -f "$calibration_text" -o "$file" -c "$context" \
@@ -243,6 +253,7 @@ for part in $main_parts; do
             "$(caches_of presets) ${calibration_text:+$sizes}" "$@"
         ;;
     bare) measure bare sink=0,recent=0 "$(caches_of presets)" "$@" ;;
+    own) measure own "" "$(caches_of own)" "$@" ;;
     bits) measure bits sink=4,recent=128 "$(caches_of bits)" "$@" ;;
     *)
         if [ -n "$calibration_text" ]; then
@@ -311,6 +322,7 @@ END
     section presets 'Presets'
     section bare \
         'Every row in codes as soon as its group is complete (`sink=0,recent=0`)'
+    section own 'Windows of the codec'
     section bits 'By bits and metadata'
     section rounding 'Fits and rounding'
     section rotation 'Values by a learned rotation'

@@ -1,13 +1,13 @@
 -- codec_page.lua -- docs/codecs.md: every codec in one table, and a paragraph each.
 --
---     lua5.4 tools/codec_page.lua [EVAL.json | BENCH.json ...] > docs/codecs.md   (in the root)
---     lua5.4 tools/codec_page.lua --keep docs/codecs.md [EVAL.json ...]     (to another file)
+--     lua5.4 tools/codec_page.lua [ACCURACY.md | BENCH.json ...] > docs/codecs.md  (in the root)
 --     lua5.4 tools/codec_page.lua --list all|nothing|calibration|matrices          their names
+--     lua5.4 tools/codec_page.lua --list own NEED            caches with windows of their own
 --
 -- What a codec is comes from gen/codecs/ and gen/parts/: its name, source, stages, bits, windows,
--- what it needs, and the comment that opens its file.  Figures come from what kvloom-eval --json
--- and kvloom-bench --json write; of several results of a codec the last counts.
--- tools/codecs.sh runs both over all of them.
+-- what it needs, and the comment that opens its file.  Accuracy comes from the page that
+-- tools/accuracy.sh writes, speed from what kvloom-bench --json does; of several results of a codec
+-- the last counts.  tools/codecs.sh runs the latter over all of them.
 
 package.path = "gen/?.lua"
 local layout = require "layout"
@@ -180,7 +180,7 @@ local function print_table(parts, codecs, measured)
             "`" .. composition(codec.key) .. "`", "`" .. composition(codec.value) .. "`",
             ("%.4g, %.4g"):format(bits_of(parts, codec.key), bits_of(parts, codec.value)),
             windows_of(codec), needs(parts, codec), cell("%.3g", m.common_kl_x1000),
-            cell("%.2f", m.common_top1 and 100 * m.common_top1), cell("%.3g", m.kl_x1000),
+            cell("%.2f", m.common_top1), cell("%.3g", m.kl_x1000),
             cell("%.0f", m.encode_ns), cell("%.2f", m.ratio_f16) }
         print("| " .. table.concat(row, " | ") .. " |")
     end
@@ -215,62 +215,66 @@ local function same_windows(a, b)
     return a.sink == (b.sink or 0) and a.recent == (b.recent or 0)
 end
 
--- Figures count for a codec as it is, with its own windows, the common ones, or both where they
--- are the same; speed is of its own.
-local function add_results(codecs, measured, header, path)
-    local json = parse_json(read(path))
-    local by_name = {}
-    for _, codec in ipairs(codecs) do by_name[codec.name] = codec end
-    for _, one in ipairs(json.results or {}) do
-        local spec = one.cache or one.spec or ""
-        local codec = by_name[spec:match "^[^:]*"]
-        local other = spec:gsub("^[^:]*:?", ""):gsub("sink=%d+,?", ""):gsub("recent=%d+,?", "")
-        if codec and other == "" and one.windows ~= 0 then
-            local m = measured[codec.name] or {}
-            local windows = windows_of_spec(spec, codec)
+-- A cache's figures count for a codec as it is, with its own windows, the common ones, or both
+-- where they are the same; speed is of its own.
+local function add_figures(codecs, measured, spec, figures)
+    local other = spec:gsub("^[^:]*:?", ""):gsub("sink=%d+,?", ""):gsub("recent=%d+,?", "")
+    for _, codec in ipairs(codecs) do
+        if codec.name == spec:match "^[^:]*" and other == "" then
+            local m, windows = measured[codec.name] or {}, windows_of_spec(spec, codec)
             if same_windows(windows, common_windows) then
-                m.common_kl_x1000, m.common_top1 = one.kl_x1000 or m.common_kl_x1000,
-                                                   one.top1 or m.common_top1
+                m.common_kl_x1000 = figures.kl_x1000 or m.common_kl_x1000
+                m.common_top1 = figures.top1 or m.common_top1
             end
             if same_windows(windows, codec.windows or {}) then
                 for _, field in ipairs { "kl_x1000", "encode_ns", "ratio_f16" } do
-                    m[field] = one[field] or m[field]
+                    m[field] = figures[field] or m[field]
                 end
             end
             measured[codec.name] = m
         end
     end
-    if json.model_name or json.model then
-        local least = json.windows          -- of an interrupted run fewer
-        for _, one in ipairs(json.results) do
-            if one.windows > 0 and one.windows < least then least = one.windows end
-        end
-        header.kl = ("KL (times 1000) and top-1: %s, %d windows of %d tokens, of each the first "
-            .. "%d not\ncounted, against the f16 cache, with the first 4 and the newest 128 rows "
-            .. "in 16 bits;\n`KL, own` with the windows of the codec."):format(
-            json.model_name or json.model, least, json.context, json.skip)
-    elseif json.results and json.results[1] then
-        local r = json.results[1]
-        header.speed = ("Speed: head dim %d, %d KV heads of %d query heads, %d rows, %d threads: "
-            .. "what\nkvloom-bench calls encode ns, and how many times faster than f16 a step is."
-            ):format(r.head_dim, r.kv_heads, r.q_heads, r.rows, r.threads)
-    end
 end
 
--- The figures of a page's table, and what stands above it of them.
-local function keep_results(measured, header, path)
-    local fields = { "common_kl_x1000", "common_top1", "kl_x1000", "encode_ns", "ratio_f16" }
-    local text = read(path)
-    for row in text:gmatch("\n| %[`[^\n]*") do
-        local cells = {}
-        for one in row:gmatch("|([^|\n]*)") do cells[#cells + 1] = one end
-        local m = {}
-        for i, field in ipairs(fields) do m[field] = tonumber(cells[7 + i]) end
-        if m.common_top1 then m.common_top1 = m.common_top1 / 100 end
-        measured[row:match("%[`(.-)`")] = m
+local function cells_of(line)
+    local cells = {}
+    for cell in line:gmatch "|%s*([^|\n]-)%s*%f[|]" do cells[#cells + 1] = cell end
+    return cells
+end
+
+-- The page of tools/accuracy.sh, but for sections that name a size of their own.
+local function add_accuracy(codecs, measured, header, path)
+    local text, kl, top1 = read(path), nil, nil
+    local model, size = text:match "\n| model | (.-) |\n", text:match "\n| size | (.-) |\n"
+    local counts = true
+    for line in text:gmatch "[^\n]*" do
+        if line:find "^#" then counts = not line:find "windows of" end
+        if not line:find "^|" then kl, top1 = nil, nil end
+        local cells = counts and line:find "^|" and cells_of(line) or {}
+        if cells[1] == "`cache`" then
+            for i, name in ipairs(cells) do
+                if name == "KL x1000" then kl = i elseif name == "top-1 %" then top1 = i end
+            end
+        elseif kl and top1 and cells[1] and cells[1]:find "^`[%w_-]+:?" then
+            local figures = { kl_x1000 = tonumber(cells[kl]:match "^%S+"),
+                              top1 = tonumber(cells[top1]) }
+            add_figures(codecs, measured, cells[1]:match "`(.-)`", figures)
+        end
     end
-    header.kl = text:match("\n(KL %(times.-)\n\n")
-    header.speed = text:match("\n(Speed: .-)\n\n")
+    if not model or not size then error(path .. ": is not a page of tools/accuracy.sh", 0) end
+    header.kl = ("KL (times 1000) and top-1: %s,\n%s,\nagainst the f16 cache, with the first 4 and "
+        .. "the newest 128 rows in 16 bits; `KL, own` with the\nwindows of the codec "
+        .. "(docs/accuracy.md)."):format(model, size)
+end
+
+local function add_speed(codecs, measured, header, path)
+    local json = parse_json(read(path))
+    for _, one in ipairs(json.results or {}) do add_figures(codecs, measured, one.spec, one) end
+    local r = json.results and json.results[1]
+    if not r then error(path .. ": has no results of kvloom-bench", 0) end
+    header.speed = ("Speed: head dim %d, %d KV heads of %d query heads, %d rows, %d threads: "
+        .. "what\nkvloom-bench calls encode ns, and how many times faster than f16 a step is."
+        ):format(r.head_dim, r.kv_heads, r.q_heads, r.rows, r.threads)
 end
 
 -- The words that have no kernel of target cuda.
@@ -295,20 +299,23 @@ local function main(paths)
         for _, codec in ipairs(codecs) do
             local need = needs(parts, codec)
             local kind = need:match "matrices" or need:match "calibration" or "nothing"
+            local w = codec.windows or {}
             if paths[2] == "all" or paths[2] == kind then print(codec.name) end
+            if paths[2] == "own" and paths[3] == kind and not same_windows(common_windows, w)
+                and not same_windows({ sink = 0, recent = 0 }, w) then
+                print(("%s:sink=%d,recent=%d"):format(codec.name, w.sink or 0, w.recent or 0))
+            end
         end
         return
     end
-    if paths[1] == "--keep" then
-        keep_results(measured, header, paths[2])
-        table.move(paths, 3, #paths + 2, 1)
+    for _, path in ipairs(paths) do
+        local add = path:find "%.md$" and add_accuracy or add_speed
+        add(codecs, measured, header, path)
     end
-    for _, path in ipairs(paths) do add_results(codecs, measured, header, path) end
     print("# The codecs\n")
     print("Written by `tools/codec_page.lua` from `gen/codecs/`, `gen/parts/` and measurements:\n"
-          .. "`sh tools/codecs.sh MODEL TEXT [CALIBRATION_TEXT]` makes it anew.  Stages and\n"
-          .. "words are listed by `kvloom-eval --list-caches` and explained in the files of\n"
-          .. "`gen/parts/`.\n")
+          .. "`sh tools/codecs.sh` makes it anew.  Stages and words are listed by\n"
+          .. "`kvloom-eval --list-caches` and explained in the files of `gen/parts/`.\n")
     print(("Bits of a value in pages count metadata, at a head dim of %d where a group is a head;\n"
            .. "without the rows in 16 bits, whose numbers are those of windows: first / newest.\n"
            ):format(head_dim))
