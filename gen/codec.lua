@@ -374,6 +374,16 @@ local function needs_floats(parts, is_key, target)
         or codebooks.has(parts.levels) or parts.extra and parts.extra.splits
 end
 
+-- Adds what a device needs of heads that are mixed, as many as `across_most`: the sizes of
+-- Hadamards, and the bytes that encoding keeps in shared memory.
+local function add_across(d, c, parts, target)
+    d.across, d.across_bytes, d.across_most = parts.across ~= nil and target == "cuda", 0, 1
+    if not d.across then return end
+    while 2 * d.across_most <= c.transform_number do d.across_most = 2 * d.across_most end
+    d.rotations = { c.head_dim & -c.head_dim }
+    d.across_bytes = 4 * d.across_most * c.head_dim + 8 * c.head_dim
+end
+
 -- Adds what leads from a row to the numbers that are fitted, and the tables of all parts.
 local function add_bases(d, c, parts, config)
     d.is_split, d.in_set = parts.extra and parts.extra.splits or false, config.in_set or false
@@ -419,6 +429,7 @@ local function add_bases(d, c, parts, config)
     if d.restored and config.target == "cuda" then d.turns, d.copies = false, 1 end
     d.choice_piece, d.head_piece = c.choose_number, c.head_dim & -c.head_dim
     d.rotations = d.piece > 0 and { d.piece } or {}
+    add_across(d, c, parts, config.target)
     if parts.choose then
         d.rotations = { d.choice_piece }
         if d.head_piece ~= d.choice_piece then d.rotations[2] = d.head_piece end
@@ -455,7 +466,7 @@ end
 -- groups along tokens the values of `slice` channels, as many as there is room for.
 local function add_paths(d, c)
     local along, dim = c.axis == "per_channel", c.head_dim
-    local rows = 4 * (along and 8 or 16) * (dim + 1) + d.sketch_bytes
+    local rows = 4 * (along and 8 or 16) * (dim + 1) + d.sketch_bytes + d.across_bytes
     d.path_warps = 8
     repeat
         d.path_warps = d.path_warps // 2

@@ -133,6 +133,7 @@ KVL__FN kvl__device_windows kvl__device_windows_of(const kvl__layer* l)
     w.chunk_len = l->config.chunk_len;
     w.ring_rows = (int32_t)(l->keep_rows + l->tail_rows);
     w.turns = l->device_turns;
+    w.places = l->device_places;
     return w;
 }
 
@@ -606,13 +607,40 @@ KVL__FN kvl_status kvl__device_read_codes(kvl_cache* cache, const kvl__restore_j
 
 // THE CACHE
 
-// Bytes of the calibrated records of a layer on the device, and of how its keys turn: what the host
-// has, and the number of channels that turn.
+// Of where keys across heads are stored; 0 where they are not.
+KVL__FN uint64_t kvl__places_bytes(const kvl__config* c)
+{
+    return kvl__is_across(&c->side[0])
+        ? 4u * (uint64_t)(c->num_kv_heads * c->side[0].head_dim) : 0;
+}
+
+// Bytes of the calibrated records of a layer on the device, of how its keys turn: what the host
+// has, and the number of channels that turn; and of where they are.
 KVL__FN uint64_t kvl__device_records_bytes(const kvl__layer* l)
 {
     const int64_t values = l->config.num_stored == 2 ? l->record_floats[1] : 0;
     return 4u * (uint64_t)((l->record_floats[0] + values) * l->config.num_kv_heads) +
-           (l->turns ? l->turns_bytes + sizeof *l->turns : 0);
+           (l->turns_bytes ? l->turns_bytes + sizeof *l->turns : 0) +
+           kvl__places_bytes(&l->config);
+}
+
+// Where keys across heads are stored, to the device.
+KVL__FN kvl_status kvl__device_places(kvl_cache* cache, kvl__layer* l, uint64_t at)
+{
+    const uint64_t bytes = kvl__places_bytes(&l->config);
+    const int64_t order = kvl__table_at(&l->config.side[0], "grouped_order");
+    const int dim = l->config.side[0].head_dim;
+    if (bytes == 0) return KVL_OK;
+    int32_t* places = (int32_t*)kvl__alloc(cache->ctx, (size_t)bytes);
+    KVL__REQUIRE(cache->ctx, places, KVL_NO_MEMORY, "the allocator has no %llu bytes",
+                 (unsigned long long)bytes);
+    for (int i = 0; i < l->config.num_kv_heads * dim; ++i)
+        places[(int)kvl__record_of(l, 0, i / dim)[order + i % dim]] = i;
+    l->device_places = at;
+    const kvl_status status =
+        kvl__device_upload(cache->ctx, cache->device.stream, at, places, bytes);
+    kvl__free(cache->ctx, places, (size_t)bytes);
+    return status;
 }
 
 KVL__FN kvl_status kvl__device_records(kvl_cache* cache, kvl__layer* l)
@@ -634,8 +662,9 @@ KVL__FN kvl_status kvl__device_records(kvl_cache* cache, kvl__layer* l)
     const double dims = kvl__turning_dims(l->turns, l->config.side[0].head_dim);
     l->device_turns = at;
     KVL__TRY(kvl__device_upload(cache->ctx, cache->device.stream, at, l->turns, l->turns_bytes));
-    return kvl__device_upload(cache->ctx, cache->device.stream, at + l->turns_bytes, &dims,
-                              sizeof dims);
+    at += l->turns_bytes;
+    KVL__TRY(kvl__device_upload(cache->ctx, cache->device.stream, at, &dims, sizeof dims));
+    return kvl__device_places(cache, l, at + sizeof dims);
 }
 
 // Numbers of query heads: sink logits and slopes, at their places in head_numbers.

@@ -113,7 +113,7 @@ typedef struct kvl__layer {
     double*              turns;               // of keys that are scored restored, see kvl_rope.h
     uint64_t             turns_bytes;
     uint64_t             device_tables[2];    // the same on a device
-    uint64_t             device_records, device_turns;
+    uint64_t             device_records, device_turns, device_places;
     uint64_t             device_numbers;      // head_numbers on a device, and what is in them
     uint64_t             device_sinks, device_slopes;
     kvl__device_kernels  kernels;

@@ -62,11 +62,18 @@ static const shape shapes[] = {
     { "block-gtq/kivi:k3,kg16,v2,vg16,k.place=pre_rope,k.shift=mean,k.extra=sparse3,page=32,sink=1,"
       "recent=4", 3, 1, 48, 32, 60, 0, 30 },
     { "turboquant-split:extra=outliers16,sink=3,recent=9", 3, 1, 112, 48, 80, 0, 30 },
+    { "rotatekv:page=32,sink=3,recent=9", 8, 4, 64, 48, 80, 0, 30 },
+    { "rtn:k3,v4,g16,k.place=pre_rope,k.transform=grouped8,k.fit=search,rows=bf16,sink=1,recent=4",
+      6, 6, 48, 32, 50, 20, 0 },
     // From here on with KVLOOM_TEST_ALL=1 alone.
     { "turboquant-split/rtn:k1,k.fit=norm,k.extra=outliers96,v3,v.fit=search,v.extra=outliers,"
       "rows=bf16,sink=1,recent=4", 8, 2, 256, 64, 60, 20, 0 },
     { "higgs:k3,kg20,v4,v.transform=hadamard,v.extra=sparse2,sink=1,recent=4", 3, 1, 80, 128, 60, 0,
       30 },
+    { "rtn:b2,g16,k.place=pre_rope,k.transform=grouped,k.round=trellis8,sink=1,recent=4", 4, 2, 48,
+      48, 50, 0, 0 },
+    { "rotatekv:k.transform=grouped16,k.levels=midpoint,k.fit=rms,k.meta=f16,sink=0,recent=0", 16,
+      16, 256, 32, 40, 0, 20 },
     { "kvquant:sink=1,recent=4", 16, 1, 256, 256, 100, 0, 0 },
     { "kvquant:k4,k.place=post_rope,k.levels=affine,k.extra=none,k.axis=per_channel,kg32", 4, 2, 64,
       64, 100, 20, 0 },
@@ -123,7 +130,7 @@ static const shape shapes[] = {
     { "oscar:k.extra=sketch2,sink=1,recent=8", 4, 2, 128, 64, 60, 0, 0 },
     { "kivi:k2,v3,g16,k.extra=sketch2,k.round=trellis8,sink=1,recent=4", 4, 1, 48, 48, 50, 0, 0 },
 };
-enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0], CI_SHAPES = 27 };
+enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0], CI_SHAPES = 29 };
 
 static int all_shapes(void)
 {
@@ -227,7 +234,7 @@ static void read_name(const char* path, char name[64])
 
 // The codecs that a device refuses, and the word that it names.
 static const struct { const char *name, *word; } host_codecs[] = {
-    { "rotatekv", "k.transform = grouped" }, { "aqua-kv", "k.shift = predicted" },
+    { "aqua-kv", "k.shift = predicted" },
 };
 
 static int is_host_codec(const char* name)

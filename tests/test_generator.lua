@@ -164,7 +164,7 @@ local function test_refusals(generate)
     transformed.v.transform, transformed.v.transform_number = "hadamard", 24
     local _, err = pcall(generate, transformed, read)
     check(type(err) == "table" and err[1]:find("hadamard24", 1, true), "hadamard24 is not refused")
-    for _, one in ipairs { { "k", "transform", "grouped" } } do
+    for _, one in ipairs { { "k", "shift", "predicted" } } do
         local config = kivi_cuda("attend_splits")
         config[one[1]][one[2]], config[one[1]][one[2] .. "_number"] = one[3], 1
         _, err = pcall(generate, config, read)

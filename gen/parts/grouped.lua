@@ -12,9 +12,9 @@
 -- its sign, so that what shares a scale has neighbouring means.
 --
 -- A head's codes are of channels of any head: a row is encoded, restored and scored with all heads
--- of its layer, by the runtime (kvl_across.h); kernels see rows without it.
+-- of its layer, on the host by the runtime (kvl_across.h), whose kernels see rows without it.
 
-return { stage = "transform", name = "grouped", side = "k", host_only = true, across = true,
+return { stage = "transform", name = "grouped", side = "k", across = true,
          number = "heads", number_usual = 4, number_least = 1, number_most = 16,
          text = "Hadamard over heads, then a calibrated order of the layer's channels",
          tables = { { name = "grouped_order", shape = { "dim" }, per_codec = { "transform" } } } }

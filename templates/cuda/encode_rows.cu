@@ -21,6 +21,10 @@ typedef struct $(s "unit") {
     //% if codec.unrotated then
     const double*   turns;         // see turn.cuh
     //% end
+    //% if codec.across then
+    int64_t         head_stride;   // from a head's ring to the next one's; `ring` is that of head 0
+    int             num_kv_heads;
+    //% end
 } $(s "unit");
 
 //% if codec.clips_row then
@@ -51,6 +55,10 @@ INLINE void $(s "clip_rows")(float* x, int rows)
 }
 
 //% end
+//% if codec.across then
+#include "across.cuh"
+
+//% else
 // A value of a row of the page as the row is stored: of keys before RoPE turned back, without what
 // its position gave it, as the window would hold it.
 INLINE float $(s "stored_value")(const $(s "unit")& u, int row, int channel)
@@ -73,6 +81,7 @@ INLINE float $(s "stored_value")(const $(s "unit")& u, int row, int channel)
     return value;
 }
 
+//% end
 //% if codec.slots > 0 then
 #include "sparse.cuh"
 
@@ -127,6 +136,9 @@ template <int rows>
 INLINE void $(s "load_rows")(const $(s "unit")& u, int from, int first, int end, float* x)
 {
     __syncthreads();
+    //% if codec.across then
+    $(s "load_across")(u, from, rows, first, end, x);
+    //% else
     //% local by_position = codec.unrotated or codec.by_position    -- much code for each value
 #pragma unroll $(by_position and 1 or 4)
     for (int i = threadIdx.x; i < rows * $(s "dim"); i += cta_threads) {
@@ -141,6 +153,7 @@ INLINE void $(s "load_rows")(const $(s "unit")& u, int from, int first, int end,
         //% end
         x[i / $(s "dim") * $(s "row_stride") + channel] = value;
     }
+    //% end
     //% if codec.norms then
     $(s "divide_rows")<rows>(u, from, first, end, x);
     //% end
@@ -496,6 +509,11 @@ KERNEL $(s "encode_rows")(const __grid_constant__ kvl__device_append a)
     u.record = record_of(a.tables, a.table_floats, $(codec.is_key and 0 or 1), head);
     //% if codec.unrotated then
     u.turns = (const double*)a.windows.turns;
+    //% end
+    //% if codec.across then
+    u.ring = windows_of(s, a.windows, 0).ring[0];
+    u.head_stride = windows_of(s, a.windows, 1).ring[0] - u.ring;
+    u.num_kv_heads = a.windows.num_kv_heads;
     //% end
     $(s "encode_unit")(u, first - u.row, end - u.row);
     //% if codec.sketches > 0 then

@@ -41,6 +41,9 @@
 //% if (side.by_position or side.unrotated) and (kernel.transform or kernel.codec) then
 #include "turn.cuh"
 //% end
+//% if side.across and kernel.codec and not kernel.writes then
+#include "across.cuh"
+//% end
 //% local turned = kernel.name == "prepare_query" and side.sketched_at
 //% if side.sketches > 0 and (turned or kernel.codec and not kernel.writes) then
 #include "sketch.cuh"

@@ -66,6 +66,13 @@ KERNEL $(s "restore_rows")(const __grid_constant__ kvl__device_restore a)
         //% if codec.calibrated_book then
         $(s "put_levels")(record, 1, 0, x);
         //% end
+        //% if codec.across then
+        const $(s "mixture") m = $(s "mixture_of")(a.windows, head);
+        const unsigned char* all = page_at(s, behind / page_size, 0, 0);
+        for (int i = threadIdx.x; a.rows.data && i < $(s "dim"); i += cta_threads)
+            x[i] = $(s "read_mixed")(m, all, behind % page_size, i);
+        $(s "turn_pieces")(m, 1, 0, x);
+        //% end
         //% if codec.base then
         $(s "scale_up")(x, record);
         //% end

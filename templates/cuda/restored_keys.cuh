@@ -13,7 +13,18 @@ enum { $(s "restored_stride") = $(dim + 1) };
 
 // 16 rows [16, restored_stride] in their basis, of a page from row `at` on: those that are not
 // visible are zeros.  choices [16]: their bases, where they have several, or their norms' codes.
-//% if codec.widths then
+//% if codec.across then
+// page: of head 0.  The rows are before RoPE.
+INLINE void $(s "read_rows")(const unsigned char* page, int at, int row, int begin, int end,
+                        const $(s "mixture")& m, float* x)
+{
+    __syncthreads();
+    for (int i = threadIdx.x; i < $(16 * dim); i += cta_threads)
+        x[i % 16 * $(s "restored_stride") + i / 16] =
+            $(visible) ? $(s "read_mixed")(m, page, at + i % 16, i / 16) : 0.0f;
+    $(s "turn_pieces")(m, 16, $(s "restored_stride"), x);
+}
+//% elseif codec.widths then
 // begins: where channels begin in a row's string.
 INLINE void $(s "read_rows")(const unsigned char* page, int at, int row, int begin, int end,
                         const int* begins, float* x)
@@ -118,7 +129,10 @@ INLINE void $(s "score_strip")(const kvl__device_attend& a, const kvl__device_se
     //% end
     __shared__ uint32_t choices[16];
     const float* record = record_of(a.tables, a.table_floats, 0, head);
-    //% local kept = codec.widths and "begins" or "choices"
+    //% local kept = codec.widths and "begins" or codec.across and "m" or "choices"
+    //% if codec.across then
+    const $(s "mixture") m = $(s "mixture_of")(a.windows, head);
+    //% end
     //% if codec.widths then
     __shared__ int begins[$(dim + 1)];
     $(s "find_begins")(record, begins);
@@ -130,7 +144,8 @@ INLINE void $(s "score_strip")(const kvl__device_attend& a, const kvl__device_se
         scores[h][threadIdx.x] = -__int_as_float(0x7f800000);
 #pragma unroll 1
     for (int row = strip; row < end && row < strip + cta_threads; row += 16) {
-        unsigned char* page = page_at(s, row / page_size, head, $(codec.is_key and 0 or 1));
+        //% local of = codec.across and "0" or "head"
+        unsigned char* page = page_at(s, row / page_size, $(of), $(codec.is_key and 0 or 1));
         $(s "read_rows")(page, row % page_size, row, begin, end, $(kept), x);
         $(s "out_of_basis")<16>(record, choices, $(s "restored_stride"), x);
         //% if codec.slots > 0 then

@@ -42,6 +42,13 @@ INLINE int $(s "pair_of")(const double* turns, int i, int* other)
     return halves ? i % half : i / 2;
 }
 
+// A channel that is turned by an angle, x, of a pair whose other one is y; is_first: of the two.
+INLINE float $(s "turned_by")(double sine, double cosine, bool is_first, float x, float y)
+{
+    return (float)(is_first ? (double)x * cosine - (double)y * sine
+                            : (double)x * cosine + (double)y * sine);
+}
+
 // Channel i of a row turned to a position, with direction -1 back from it: x is it, y the other one
 // of its pair.
 INLINE float $(s "turned")(const double* turns, int64_t position, double direction, int i, float x,
@@ -51,8 +58,7 @@ INLINE float $(s "turned")(const double* turns, int64_t position, double directi
     double s, c;
     const int pair = $(s "pair_of")(turns, i, &other);
     $(s "sine_cosine")((double)position * turns[1 + pair], &s, &c);
-    s *= direction;
-    return (float)(i < other ? (double)x * c - (double)y * s : (double)x * c + (double)y * s);
+    return $(s "turned_by")(s * direction, c, i < other, x, y);
 }
 
 INLINE bool $(s "does_turn")(const double* turns, int i)

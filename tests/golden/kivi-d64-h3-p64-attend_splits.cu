@@ -50,7 +50,7 @@ typedef unsigned long long uintptr_t;
 #endif
 
 enum {
-    KVL__DEVICE_ABI = 3,
+    KVL__DEVICE_ABI = 4,
     KVL__CTA_THREADS = 128,
     KVL__BATCH = 64                // sequences or query rows of one launch
 };
@@ -79,6 +79,9 @@ typedef struct kvl__device_rows {
 typedef struct kvl__device_windows {
     int32_t  num_kv_heads, sink_len, recent_len, chunk_len, ring_rows, pad;
     uint64_t turns;                        // const double* [2 + dim / 2] of keys before RoPE, or 0
+    uint64_t places;                       // const int32_t* [num_kv_heads, dim] of keys across
+                                           // heads: where channel n of the layer is stored, as
+                                           // head dim + channel; or 0
 } kvl__device_windows;
 
 // num_rows rows of the caller, from first_row on, that join a sequence.
@@ -848,7 +851,7 @@ INLINE float v_read_value(const unsigned char* page, int row, int channel, uint3
 }
 
 
-#line 58 "templates/cuda/program.cu"
+#line 61 "templates/cuda/program.cu"
 #line 1 "templates/cuda/attend_splits.cu"
 // attend_splits.cu -- attention of a query row over one part of the rows that it sees.
 //

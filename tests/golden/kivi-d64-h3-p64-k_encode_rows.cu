@@ -50,7 +50,7 @@ typedef unsigned long long uintptr_t;
 #endif
 
 enum {
-    KVL__DEVICE_ABI = 3,
+    KVL__DEVICE_ABI = 4,
     KVL__CTA_THREADS = 128,
     KVL__BATCH = 64                // sequences or query rows of one launch
 };
@@ -79,6 +79,9 @@ typedef struct kvl__device_rows {
 typedef struct kvl__device_windows {
     int32_t  num_kv_heads, sink_len, recent_len, chunk_len, ring_rows, pad;
     uint64_t turns;                        // const double* [2 + dim / 2] of keys before RoPE, or 0
+    uint64_t places;                       // const int32_t* [num_kv_heads, dim] of keys across
+                                           // heads: where channel n of the layer is stored, as
+                                           // head dim + channel; or 0
 } kvl__device_windows;
 
 // num_rows rows of the caller, from first_row on, that join a sequence.
@@ -732,7 +735,7 @@ INLINE void k_turn_back(float* x, int row_stride, const float* record)
 
 INLINE void k_from_basis(float* x, const float* record) { k_turn_back<1>(x, 0, record); }
 
-#line 52 "templates/cuda/program.cu"
+#line 55 "templates/cuda/program.cu"
 #line 1 "templates/cuda/encode_rows.cu"
 // encode_rows.cu -- rows of rings become codes of pages: transform, fit, round, pack.
 //
@@ -753,47 +756,47 @@ typedef struct k_unit {
     int32_t         ring_rows, sink_len;
     unsigned char*  page;
     const float*    record;
-#line 24 "templates/cuda/encode_rows.cu"
+#line 28 "templates/cuda/encode_rows.cu"
 } k_unit;
 
-#line 54 "templates/cuda/encode_rows.cu"
+#line 62 "templates/cuda/encode_rows.cu"
 // A value of a row of the page as the row is stored: of keys before RoPE turned back, without what
 // its position gave it, as the window would hold it.
 INLINE float k_stored_value(const k_unit& u, int row, int channel)
 {
     const uint16_t* of = u.ring + (u.row + row) % u.ring_rows * (int64_t)k_dim;
     float value = f32_of_row(of[channel]);
-#line 73 "templates/cuda/encode_rows.cu"
+#line 81 "templates/cuda/encode_rows.cu"
     return value;
 }
 
-#line 125 "templates/cuda/encode_rows.cu"
+#line 134 "templates/cuda/encode_rows.cu"
 // Rows [from, from + rows) of the page in the codec's basis; of them [first, end) are read.
 template <int rows>
 INLINE void k_load_rows(const k_unit& u, int from, int first, int end, float* x)
 {
     __syncthreads();
-#line 131 "templates/cuda/encode_rows.cu"
+#line 143 "templates/cuda/encode_rows.cu"
 #pragma unroll 4
     for (int i = threadIdx.x; i < rows * k_dim; i += cta_threads) {
         const int row = from + i / k_dim, channel = i % k_dim;
         float value = 0.0f;
         if (row >= first && row < end) value = k_stored_value(u, row, channel);
-#line 142 "templates/cuda/encode_rows.cu"
+#line 154 "templates/cuda/encode_rows.cu"
         x[i / k_dim * k_row_stride + channel] = value;
     }
-#line 147 "templates/cuda/encode_rows.cu"
+#line 160 "templates/cuda/encode_rows.cu"
     k_to_basis<rows>(x, k_row_stride, u.record);
-#line 158 "templates/cuda/encode_rows.cu"
+#line 171 "templates/cuda/encode_rows.cu"
 }
 
 INLINE void k_load_tile(const k_unit& u, int tile, int first, int end, float* x)
 {
     k_load_rows<16>(u, tile * 16, first, end, x);
-#line 166 "templates/cuda/encode_rows.cu"
+#line 179 "templates/cuda/encode_rows.cu"
 }
 
-#line 169 "templates/cuda/encode_rows.cu"
+#line 182 "templates/cuda/encode_rows.cu"
 #line 1 "templates/cuda/put_cells.cuh"
 // put_cells.cuh -- codes of the keys take their place in a page.
 
@@ -823,30 +826,30 @@ INLINE void k_put_cells(unsigned char* page, int tile, int first, int end, const
     }
 }
 
-#line 170 "templates/cuda/encode_rows.cu"
+#line 183 "templates/cuda/encode_rows.cu"
 
 INLINE void k_put_tile(const k_unit& u, int tile, int first, int end, const float* x)
 {
     k_put_cells(u.page, tile, first, end, x, k_row_stride, 0, k_dim);
 }
 
-#line 226 "templates/cuda/encode_rows.cu"
+#line 239 "templates/cuda/encode_rows.cu"
 // Channels of a thread: with a search, whose candidates take many registers, one at a time.
-#line 232 "templates/cuda/encode_rows.cu"
+#line 245 "templates/cuda/encode_rows.cu"
 enum { k_each = 1, k_last_pass = 1 };
 
 // What a thread knows of its channels: statistics, pair and grid, and the candidates of a search.
 typedef struct k_channels {
     k_grid grids[1];
     k_pair pairs[1];
-#line 239 "templates/cuda/encode_rows.cu"
+#line 252 "templates/cuda/encode_rows.cu"
     float los[1];
-#line 239 "templates/cuda/encode_rows.cu"
+#line 252 "templates/cuda/encode_rows.cu"
     float his[1];
-#line 254 "templates/cuda/encode_rows.cu"
+#line 267 "templates/cuda/encode_rows.cu"
 } k_channels;
 
-#line 351 "templates/cuda/encode_rows.cu"
+#line 364 "templates/cuda/encode_rows.cu"
 // A value of channel i, of token t of the group, passes, in the last pass to become its code.
 INLINE void k_pass_value(k_channels* w, int pass, int i, int t, float* at)
 {
@@ -854,33 +857,33 @@ INLINE void k_pass_value(k_channels* w, int pass, int i, int t, float* at)
     if (pass == k_last_pass) {
         *at = float_of(k_code_of(value, w->grids[i]));
     } else if (pass == 0) {
-#line 362 "templates/cuda/encode_rows.cu"
+#line 375 "templates/cuda/encode_rows.cu"
         {
             const float x = value;
             float& lo = w->los[i];
             if (t == 0) lo = x;
             else lo = x < lo ? x : lo;
         }
-#line 362 "templates/cuda/encode_rows.cu"
+#line 375 "templates/cuda/encode_rows.cu"
         {
             const float x = value;
             float& hi = w->his[i];
             if (t == 0) hi = x;
             else hi = x > hi ? x : hi;
         }
-#line 381 "templates/cuda/encode_rows.cu"
+#line 394 "templates/cuda/encode_rows.cu"
     }
 }
 
 INLINE void k_end_pass(k_channels* w, int pass)
 {
-#line 390 "templates/cuda/encode_rows.cu"
+#line 403 "templates/cuda/encode_rows.cu"
     if (pass == 0) {
 #pragma unroll
         for (int i = 0; i < 1; ++i)
             w->grids[i] = k_fit_grid(&w->pairs[i], -1, w->los[i], w->his[i]);
     }
-#line 408 "templates/cuda/encode_rows.cu"
+#line 421 "templates/cuda/encode_rows.cu"
 }
 
 // Groups along tokens: group_size rows at once, each channel from `from` on with a grid of its own.
@@ -890,14 +893,14 @@ INLINE void k_end_pass(k_channels* w, int pass)
 INLINE void k_encode_group(const k_unit& u, int first, int end, float* x, int from)
 {
     k_channels w;
-#line 418 "templates/cuda/encode_rows.cu"
+#line 431 "templates/cuda/encode_rows.cu"
     for (int i = 0; i < 1; ++i) w.los[i] = 0.0f;    // of threads without any
-#line 418 "templates/cuda/encode_rows.cu"
+#line 431 "templates/cuda/encode_rows.cu"
     for (int i = 0; i < 1; ++i) w.his[i] = 0.0f;    // of threads without any
-#line 427 "templates/cuda/encode_rows.cu"
+#line 440 "templates/cuda/encode_rows.cu"
 #pragma unroll 1
     for (int pass = 0; pass <= k_last_pass; ++pass) {
-#line 432 "templates/cuda/encode_rows.cu"
+#line 445 "templates/cuda/encode_rows.cu"
 #pragma unroll 1
         for (int tile = first / 16; tile * 16 < end; ++tile) {
             const int begin = tile * 16 < first ? first - tile * 16 : 0;
@@ -914,7 +917,7 @@ INLINE void k_encode_group(const k_unit& u, int first, int end, float* x, int fr
             }
             if (pass < k_last_pass) continue;
             __syncthreads();
-#line 449 "templates/cuda/encode_rows.cu"
+#line 462 "templates/cuda/encode_rows.cu"
             k_put_cells(u.page, tile, first, end, x + from, k_row_stride, from,
                         64);
         }
@@ -934,12 +937,12 @@ INLINE void k_encode_unit(const k_unit& u, int first, int end)
     enum { group_size = 32 };
     __shared__ float x[16 * k_row_stride];
     for (int row = first; row < end; row += group_size) {
-#line 473 "templates/cuda/encode_rows.cu"
+#line 486 "templates/cuda/encode_rows.cu"
         k_encode_group(u, row, row + group_size, x, 0);
-#line 475 "templates/cuda/encode_rows.cu"
+#line 488 "templates/cuda/encode_rows.cu"
     }
 }
-#line 478 "templates/cuda/encode_rows.cu"
+#line 491 "templates/cuda/encode_rows.cu"
 
 KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -959,8 +962,8 @@ KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
     u.sink_len = a.windows.sink_len;
     u.page = page_at(s, page, head, 0);
     u.record = record_of(a.tables, a.table_floats, 0, head);
-#line 500 "templates/cuda/encode_rows.cu"
+#line 518 "templates/cuda/encode_rows.cu"
     k_encode_unit(u, first - u.row, end - u.row);
-#line 504 "templates/cuda/encode_rows.cu"
+#line 522 "templates/cuda/encode_rows.cu"
 }
 

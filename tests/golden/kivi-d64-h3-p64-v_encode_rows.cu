@@ -50,7 +50,7 @@ typedef unsigned long long uintptr_t;
 #endif
 
 enum {
-    KVL__DEVICE_ABI = 3,
+    KVL__DEVICE_ABI = 4,
     KVL__CTA_THREADS = 128,
     KVL__BATCH = 64                // sequences or query rows of one launch
 };
@@ -79,6 +79,9 @@ typedef struct kvl__device_rows {
 typedef struct kvl__device_windows {
     int32_t  num_kv_heads, sink_len, recent_len, chunk_len, ring_rows, pad;
     uint64_t turns;                        // const double* [2 + dim / 2] of keys before RoPE, or 0
+    uint64_t places;                       // const int32_t* [num_kv_heads, dim] of keys across
+                                           // heads: where channel n of the layer is stored, as
+                                           // head dim + channel; or 0
 } kvl__device_windows;
 
 // num_rows rows of the caller, from first_row on, that join a sequence.
@@ -732,7 +735,7 @@ INLINE void v_turn_back(float* x, int row_stride, const float* record)
 
 INLINE void v_from_basis(float* x, const float* record) { v_turn_back<1>(x, 0, record); }
 
-#line 52 "templates/cuda/program.cu"
+#line 55 "templates/cuda/program.cu"
 #line 1 "templates/cuda/encode_rows.cu"
 // encode_rows.cu -- rows of rings become codes of pages: transform, fit, round, pack.
 //
@@ -753,47 +756,47 @@ typedef struct v_unit {
     int32_t         ring_rows, sink_len;
     unsigned char*  page;
     const float*    record;
-#line 24 "templates/cuda/encode_rows.cu"
+#line 28 "templates/cuda/encode_rows.cu"
 } v_unit;
 
-#line 54 "templates/cuda/encode_rows.cu"
+#line 62 "templates/cuda/encode_rows.cu"
 // A value of a row of the page as the row is stored: of keys before RoPE turned back, without what
 // its position gave it, as the window would hold it.
 INLINE float v_stored_value(const v_unit& u, int row, int channel)
 {
     const uint16_t* of = u.ring + (u.row + row) % u.ring_rows * (int64_t)v_dim;
     float value = f32_of_row(of[channel]);
-#line 73 "templates/cuda/encode_rows.cu"
+#line 81 "templates/cuda/encode_rows.cu"
     return value;
 }
 
-#line 125 "templates/cuda/encode_rows.cu"
+#line 134 "templates/cuda/encode_rows.cu"
 // Rows [from, from + rows) of the page in the codec's basis; of them [first, end) are read.
 template <int rows>
 INLINE void v_load_rows(const v_unit& u, int from, int first, int end, float* x)
 {
     __syncthreads();
-#line 131 "templates/cuda/encode_rows.cu"
+#line 143 "templates/cuda/encode_rows.cu"
 #pragma unroll 4
     for (int i = threadIdx.x; i < rows * v_dim; i += cta_threads) {
         const int row = from + i / v_dim, channel = i % v_dim;
         float value = 0.0f;
         if (row >= first && row < end) value = v_stored_value(u, row, channel);
-#line 142 "templates/cuda/encode_rows.cu"
+#line 154 "templates/cuda/encode_rows.cu"
         x[i / v_dim * v_row_stride + channel] = value;
     }
-#line 147 "templates/cuda/encode_rows.cu"
+#line 160 "templates/cuda/encode_rows.cu"
     v_to_basis<rows>(x, v_row_stride, u.record);
-#line 158 "templates/cuda/encode_rows.cu"
+#line 171 "templates/cuda/encode_rows.cu"
 }
 
 INLINE void v_load_tile(const v_unit& u, int tile, int first, int end, float* x)
 {
     v_load_rows<16>(u, tile * 16, first, end, x);
-#line 166 "templates/cuda/encode_rows.cu"
+#line 179 "templates/cuda/encode_rows.cu"
 }
 
-#line 169 "templates/cuda/encode_rows.cu"
+#line 182 "templates/cuda/encode_rows.cu"
 #line 1 "templates/cuda/put_cells.cuh"
 // put_cells.cuh -- codes of the values take their place in a page.
 
@@ -823,14 +826,14 @@ INLINE void v_put_cells(unsigned char* page, int tile, int first, int end, const
     }
 }
 
-#line 170 "templates/cuda/encode_rows.cu"
+#line 183 "templates/cuda/encode_rows.cu"
 
 INLINE void v_put_tile(const v_unit& u, int tile, int first, int end, const float* x)
 {
     v_put_cells(u.page, tile, first, end, x, v_row_stride, 0, v_dim);
 }
 
-#line 204 "templates/cuda/encode_rows.cu"
+#line 217 "templates/cuda/encode_rows.cu"
 #line 1 "templates/cuda/token_groups.cuh"
 // token_groups.cuh -- groups along the channels of a row: values are fitted and rounded.
 
@@ -891,9 +894,9 @@ INLINE void v_encode_groups(unsigned char* page, const float* record, int tile, 
 #line 110 "templates/cuda/token_groups.cuh"
 }
 
-#line 205 "templates/cuda/encode_rows.cu"
+#line 218 "templates/cuda/encode_rows.cu"
 
-#line 207 "templates/cuda/encode_rows.cu"
+#line 220 "templates/cuda/encode_rows.cu"
 // Groups along the channels of a row, of each set of channels.
 INLINE void v_encode_unit(const v_unit& u, int first, int end)
 {
@@ -901,18 +904,18 @@ INLINE void v_encode_unit(const v_unit& u, int first, int end)
 #pragma unroll 1
     for (int tile = first / 16; tile * 16 < end; ++tile) {
         v_load_tile(u, tile, first, end, x);
-#line 215 "templates/cuda/encode_rows.cu"
+#line 228 "templates/cuda/encode_rows.cu"
         v_encode_groups(u.page + 0, u.record, tile, first, end,
                                         v_row_stride, x + 0);
-#line 218 "templates/cuda/encode_rows.cu"
+#line 231 "templates/cuda/encode_rows.cu"
         __syncthreads();
-#line 220 "templates/cuda/encode_rows.cu"
+#line 233 "templates/cuda/encode_rows.cu"
         v_put_cells(u.page + 0, tile, first, end, x + 0,
                                     v_row_stride, 0, 64);
-#line 223 "templates/cuda/encode_rows.cu"
+#line 236 "templates/cuda/encode_rows.cu"
     }
 }
-#line 478 "templates/cuda/encode_rows.cu"
+#line 491 "templates/cuda/encode_rows.cu"
 
 KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -932,8 +935,8 @@ KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
     u.sink_len = a.windows.sink_len;
     u.page = page_at(s, page, head, 1);
     u.record = record_of(a.tables, a.table_floats, 1, head);
-#line 500 "templates/cuda/encode_rows.cu"
+#line 518 "templates/cuda/encode_rows.cu"
     v_encode_unit(u, first - u.row, end - u.row);
-#line 504 "templates/cuda/encode_rows.cu"
+#line 522 "templates/cuda/encode_rows.cu"
 }
 
