@@ -374,14 +374,17 @@ local function needs_floats(parts, is_key, target)
         or codebooks.has(parts.levels) or parts.extra and parts.extra.splits
 end
 
--- Adds what a device needs of heads that are mixed, as many as `across_most`: the sizes of
--- Hadamards, and the bytes that encoding keeps in shared memory.
-local function add_across(d, c, parts, target)
-    d.across, d.across_bytes, d.across_most = parts.across ~= nil and target == "cuda", 0, 1
+-- Adds what a device needs of rows that are not of their own heads alone: of heads that are mixed,
+-- as many as `across_most`, the sizes of Hadamards; and the bytes of shared memory that their rows
+-- take when they are loaded.
+local function add_others(d, c, parts, target)
+    d.predicted = parts.shift and parts.shift.predicts and target == "cuda"
+    d.across, d.across_most = parts.across ~= nil and target == "cuda", 1
+    d.load_bytes = d.predicted and 8 * 16 * 32 or 0
     if not d.across then return end
     while 2 * d.across_most <= c.transform_number do d.across_most = 2 * d.across_most end
     d.rotations = { c.head_dim & -c.head_dim }
-    d.across_bytes = 4 * d.across_most * c.head_dim + 8 * c.head_dim
+    d.load_bytes = 4 * d.across_most * c.head_dim + 8 * c.head_dim
 end
 
 -- Adds what leads from a row to the numbers that are fitted, and the tables of all parts.
@@ -426,10 +429,12 @@ local function add_bases(d, c, parts, config)
         and (d.copies > 2 and d.copies or 2) * c.head_dim
     -- On a device queries of such keys stay as they are.
     d.bias = d.shift and not d.restored
-    if d.restored and config.target == "cuda" then d.turns, d.copies = false, 1 end
+    if config.target == "cuda" and (d.restored or parts.shift and parts.shift.predicts) then
+        d.turns, d.copies = false, 1
+    end
     d.choice_piece, d.head_piece = c.choose_number, c.head_dim & -c.head_dim
     d.rotations = d.piece > 0 and { d.piece } or {}
-    add_across(d, c, parts, config.target)
+    add_others(d, c, parts, config.target)
     if parts.choose then
         d.rotations = { d.choice_piece }
         if d.head_piece ~= d.choice_piece then d.rotations[2] = d.head_piece end
@@ -466,7 +471,7 @@ end
 -- groups along tokens the values of `slice` channels, as many as there is room for.
 local function add_paths(d, c)
     local along, dim = c.axis == "per_channel", c.head_dim
-    local rows = 4 * (along and 8 or 16) * (dim + 1) + d.sketch_bytes + d.across_bytes
+    local rows = 4 * (along and 8 or 16) * (dim + 1) + d.sketch_bytes + d.load_bytes
     d.path_warps = 8
     repeat
         d.path_warps = d.path_warps // 2
@@ -501,6 +506,7 @@ local function add_columns(d, side, config)
     d.tile_floats = most(8 * (dim + 1), dim * d.room // 4 + 1)
     local grids = along and 2 * dim + 3 * d.room or 3 * dim // c.group_size * d.room
     local bytes = 4 * (d.column_floats + d.tile_floats + grids) + 2 * dim + d.sketch_bytes
+        + d.load_bytes
     if d.path then bytes = add_ways(d, c, bytes) end
     d.keeps_errors = bytes + 4 * d.column_floats <= shared_bytes
     if config.target == "cuda" and bytes > shared_bytes then
@@ -629,17 +635,6 @@ local function add_levels(d, c, parts, isa)
     d.book_room, d.book_values, d.book_halves = room, wrapped(values), wrapped(halves)
 end
 
--- Raises a refusal unless a target has kernels for the parts.
-local function check_target(side, config, parts)
-    for _, stage in ipairs(config.target == "cuda" and stages or {}) do
-        local part = parts[stage.name] or stage.name == "transform" and parts.across
-        if part and part.host_only then
-            refuse("%s.%s = %s: has no kernel of target cuda", side, stage.name,
-                   config[side][stage.name])
-        end
-    end
-end
-
 -- Adds the sets of channels that have a codec each, which is derived like a side's: first (its
 -- channel in the order of the sets), at (bytes in the side of a page).  A side that is not split is
 -- the one set of itself.
@@ -676,7 +671,6 @@ end
 function codec.derive(side, config, parts, isa)
     local c, page_size = config[side], config.page_size
     check_parts(side, c, parts)
-    check_target(side, config, parts)
     check_shape(side, config, parts)
     if parts.choose then check_choice(side, c, parts) end
 

@@ -8,6 +8,7 @@
 --     writes       a side that is in the other has none
 --     transform    changes bases
 --     scores       reads keys for queries
+--     predicts     restores rows that are predicted from the layer below; others have none
 
 return {
     { name = "append_rows" },
@@ -15,6 +16,10 @@ return {
       writes = true },
     { name = "v_encode_rows", file = "encode_rows", side = "v", codec = true, transform = true,
       writes = true },
+    { name = "k_predict_rows", file = "predict_rows", side = "k", codec = true, transform = true,
+      predicts = true },
+    { name = "v_predict_rows", file = "predict_rows", side = "v", codec = true, transform = true,
+      predicts = true },
     { name = "advance_rows" },
     { name = "prepare_query", transform = true },
     { name = "attend_splits", codec = true, scores = true },

@@ -68,23 +68,20 @@ KVL__FN uint64_t kvl__estimate_uses(const kvl_cache* cache, int num_seqs, int64_
 KVL__FN uint64_t kvl__estimate_seq(const kvl_cache* cache, int64_t num_rows)
 {
     uint64_t bytes = kvl__seq_bytes(cache) + kvl__records_of_seq_bytes(cache);
-    int64_t list = 0, restored = 0;                       // pages that are handed in; rows
+    int64_t list = 0;                                     // of pages that are handed in
     for (int i = 0; i < cache->num_layers; ++i) {
         const kvl__layer* l = &cache->layers[i];
         int64_t left;
         if (!l->active) continue;
         const int64_t pages = kvl__estimate_pages(l, num_rows, &left);
         bytes += kvl__window_alloc_bytes(cache, l);
-        if (kvl__predicts(&l->config))
-            restored = kvl__max_i64(restored, kvl__restored_rows(l, kvl__quantized_rows(
-                                                                     &l->config, num_rows)));
         if (cache->num_pages) list = kvl__max_i64(list, pages);
         else bytes += (uint64_t)left * kvl__page_alloc_bytes(l);
         const int64_t entries = kvl__table_entries(left);
         bytes += kvl__table_bytes(entries) + kvl__device_table_bytes(cache, entries);
     }
     bytes += (uint64_t)list * sizeof(int32_t);
-    return bytes + kvl__restored_bytes(cache, restored);
+    return bytes + kvl__restored_bytes(cache, kvl__restored_most(cache, num_rows));
 }
 
 KVL__FN kvl_status kvl__estimate_cache(kvl_cache* cache, const kvl_cache_desc* desc, int num_seqs,

@@ -24,6 +24,8 @@ static __attribute__((unused)) const kvl__kernel_name kvl__kernel_names[] = {
     { "append_rows", "append_rows", KVL__KERNEL_AT(append_rows) },
     { "k_encode_rows", "k_encode_rows", KVL__KERNEL_AT(encode_rows[0]) },
     { "v_encode_rows", "v_encode_rows", KVL__KERNEL_AT(encode_rows[1]) },
+    { "k_predict_rows", "k_predict_rows", KVL__KERNEL_AT(predict_rows[0]) },
+    { "v_predict_rows", "v_predict_rows", KVL__KERNEL_AT(predict_rows[1]) },
     { "advance_rows", "advance_rows", KVL__KERNEL_AT(advance_rows) },
     { "prepare_query", "prepare_query", KVL__KERNEL_AT(prepare_query) },
     { "attend_splits", "attend_splits", KVL__KERNEL_AT(attend_splits) },
@@ -34,9 +36,11 @@ static __attribute__((unused)) const kvl__kernel_name kvl__kernel_names[] = {
 
 enum { KVL__NUM_KERNELS = (int)(sizeof kvl__kernel_names / sizeof kvl__kernel_names[0]) };
 
-// Values that are in the keys are not written.
+// Values that are in the keys are not written; rows of few codecs are predicted.
 KVL__FN int kvl__needs_kernel(const kvl__layer* l, const kvl__kernel_name* name)
 {
+    if (name->at == KVL__KERNEL_AT(predict_rows[0]) || name->at == KVL__KERNEL_AT(predict_rows[1]))
+        return kvl__predicts(&l->config);
     return l->config.num_stored == 2 || name->at != KVL__KERNEL_AT(encode_rows[1]);
 }
 
@@ -134,6 +138,9 @@ KVL__FN kvl__device_windows kvl__device_windows_of(const kvl__layer* l)
     w.ring_rows = (int32_t)(l->keep_rows + l->tail_rows);
     w.turns = l->device_turns;
     w.places = l->device_places;
+    for (int side = 0; side < 2; ++side) w.predictors[side] = l->device_predictors[side];
+    w.half = l->depth % 2;
+    w.is_lowest = l->below < 0;
     return w;
 }
 
@@ -146,6 +153,84 @@ KVL__FN kvl__device_rows kvl__device_rows_of(const kvl__view* v)
     rows.head_stride = v->head_bytes / kvl__type_bytes(v->type);
     rows.type = (int32_t)v->type;
     return rows;
+}
+
+// RESTORED ROWS
+//
+// A row goes through the layers from the lowest one on, a kernel for keys and one for values each;
+// what it is restored in is known to the device alone, and kernels pass over rows that need
+// nothing.  The host knows between which layers all rows are, so that it launches no more than has
+// work; where a graph may have been launched it does not, and launches all.
+
+typedef struct kvl__device_reach {
+    const kvl__seq_layer* of[KVL__BATCH];  // in the layer that is to be read, or grows
+    kvl__device_predict   a;
+    int                   num;
+    int64_t               tiles;           // of 16 rows, the most of an item
+} kvl__device_reach;
+
+// Restores rows in layer m, keys [0] or values [1].
+KVL__FN int kvl__launch_predict(kvl_cache* cache, int m, int side, kvl__device_reach* r)
+{
+    const kvl__layer* l = &cache->layers[m];
+    kvl__device_predict* a = &r->a;
+    kvl__grid3 grid;
+    grid.x = r->tiles;
+    grid.y = l->config.num_kv_heads;
+    grid.z = r->num;
+    a->windows = kvl__device_windows_of(l);
+    a->layer = m + 1;
+    a->below = l->below + 1;
+    for (int i = 0; i < 2; ++i) {
+        a->tables[i] = l->device_tables[i];
+        a->table_floats[i] = (int32_t)l->record_floats[i];
+    }
+    for (int i = 0; i < r->num; ++i)
+        a->items[i].pages = r->of[i]->owner->layers[m].record;
+    return kvl__launch(cache, l->kernels.predict_rows[side], grid, a);
+}
+
+// The first layer that rows of a sequence from `first` on may need on their way to layer `to`; -1:
+// they are there.
+KVL__FN int kvl__reach_from(const kvl_cache* cache, const kvl__seq* seq, int64_t first, int to)
+{
+    const kvl__restored* r = &seq->restored;
+    if (r->captured || !r->is_known || first < r->first || r->high > to)
+        return cache->layers[to].lowest;
+    return r->low == to ? -1 : cache->layers[r->low].above;
+}
+
+// Rows [first, end) are restored in layer l.
+KVL__FN void kvl__reach_note(const kvl_cache* cache, kvl__seq* seq, int64_t first, int64_t end,
+                             int l)
+{
+    kvl__restored* r = &seq->restored;
+    if (end >= seq->layers[cache->layers[l].lowest].now.quantized) {
+        r->is_known = 1;
+        r->first = first;
+        r->low = r->high = l;
+    } else {
+        r->low = l < r->low ? l : r->low;
+        r->high = l > r->high ? l : r->high;
+    }
+}
+
+// Brings the rows of all items into layer `to`; < 0: there is nothing to bring.
+KVL__FN int kvl__launch_reach(kvl_cache* cache, int to, kvl__device_reach* r)
+{
+    int result = KVL__CU_OK, from = -1;
+    if (to < 0 || r->tiles <= 0) return result;
+    for (int i = 0; i < r->num; ++i) {
+        const int own = kvl__reach_from(cache, r->of[i]->owner, r->a.items[i].first_row, to);
+        if (own >= 0 && (from < 0 || own < from)) from = own;
+    }
+    r->a.target = to + 1;
+    for (int m = from; m >= 0 && m <= to && result == KVL__CU_OK; m = cache->layers[m].above)
+        for (int side = 0; side < 2 && result == KVL__CU_OK; ++side)
+            result = kvl__launch_predict(cache, m, side, r);
+    for (int i = 0; i < r->num && result != KVL__CU_OK; ++i)
+        r->of[i]->owner->restored.is_known = 0;
+    return result;
 }
 
 // APPEND
@@ -176,22 +261,73 @@ KVL__FN kvl_status kvl__device_check_append(const kvl__append_job* job)
 typedef struct kvl__append_wave {
     kvl__device_append a;
     int64_t max_rows, units[2];        // the most that a sequence appends, and encodes of a side
+    int     first;                     // of the job's sequences
     int     wrote;                     // rows were written
 } kvl__append_wave;
 
-// Launches the kernels of one wave.
-KVL__FN int kvl__launch_append(kvl_cache* cache, const kvl__layer* l, kvl__append_wave* w)
+// Launches the kernels that make codes of rows that are predicted: keys, which are restored at
+// once, and values, which they predict.
+KVL__FN int kvl__launch_predicted(const kvl__append_job* job, const kvl__append_wave* w,
+                                  kvl__device_reach* r)
 {
+    kvl_cache* cache = job->cache;
+    const kvl__layer* l = job->l;
+    kvl__grid3 grid;
+    memset(r, 0, sizeof *r);
+    r->num = w->a.num_seqs;
+    r->tiles = w->units[0];
+    r->a.appends = 1;
+    for (int i = 0; i < r->num; ++i) {
+        r->of[i] = job->seqs[w->first + i].s;
+        r->a.items[i].seq = w->a.items[i].seq;
+        r->a.items[i].first_row = (int32_t)r->of[i]->now.quantized;
+        r->a.items[i].num_rows = w->a.items[i].num_rows;
+        r->of[i]->owner->restored.captured |= job->captured;
+    }
+    int result = kvl__launch_reach(cache, l->below, r);
+    r->a.appends = 2;
+    grid.y = l->config.num_kv_heads;
+    grid.z = w->a.num_seqs;
+    for (int side = 0; side < 2 && result == KVL__CU_OK; ++side) {
+        grid.x = w->units[side];
+        result = kvl__launch(cache, l->kernels.encode_rows[side], grid, &w->a);
+        if (result == KVL__CU_OK) result = kvl__launch_predict(cache, l->number, side, r);
+    }
+    for (int i = 0; i < r->num && result == KVL__CU_OK; ++i)
+        kvl__reach_note(cache, r->of[i]->owner, 0, 0, l->number);
+    return result;
+}
+
+KVL__FN int kvl__launch_encode(const kvl__append_job* job, const kvl__append_wave* w)
+{
+    kvl__grid3 grid;
+    int result = KVL__CU_OK;
+    grid.y = job->l->config.num_kv_heads;
+    grid.z = w->a.num_seqs;
+    if (kvl__predicts(&job->l->config)) {
+        kvl__device_reach r;
+        return w->units[0] > 0 ? kvl__launch_predicted(job, w, &r) : result;
+    }
+    for (int side = 0; side < 2 && result == KVL__CU_OK; ++side) {
+        grid.x = w->units[side];
+        if (grid.x > 0)
+            result = kvl__launch(job->cache, job->l->kernels.encode_rows[side], grid, &w->a);
+    }
+    return result;
+}
+
+// Launches the kernels of one wave.
+KVL__FN int kvl__launch_append(const kvl__append_job* job, kvl__append_wave* w)
+{
+    kvl_cache* cache = job->cache;
+    const kvl__layer* l = job->l;
     kvl__grid3 grid;
     grid.x = w->max_rows;
     grid.y = l->config.num_kv_heads;
     grid.z = w->a.num_seqs;
     int result = kvl__launch(cache, l->kernels.append_rows, grid, &w->a);
     w->wrote = result == KVL__CU_OK;
-    for (int side = 0; side < 2 && result == KVL__CU_OK; ++side) {
-        grid.x = w->units[side];
-        if (grid.x > 0) result = kvl__launch(cache, l->kernels.encode_rows[side], grid, &w->a);
-    }
+    if (result == KVL__CU_OK) result = kvl__launch_encode(job, w);
     grid.x = grid.y = grid.z = 1;
     if (result == KVL__CU_OK) result = kvl__launch(cache, l->kernels.advance_rows, grid, &w->a);
     return result;
@@ -218,6 +354,7 @@ KVL__FN int64_t kvl__plan_append(const kvl__append_job* job, int first, int num,
     kvl__device_append* a = &w->a;
     int64_t all = 0;
     a->num_seqs = num;
+    w->first = first;
     w->max_rows = w->units[0] = w->units[1] = 0;
     for (int i = 0; i < num; ++i) {
         const kvl__append_seq* from = &job->seqs[first + i];
@@ -258,7 +395,7 @@ KVL__FN void kvl__device_append_rows(kvl__append_job* job)
         const int num = (int)kvl__min_i64(job->num_seqs - first, KVL__BATCH);
         for (int i = 0; i < num; ++i) now[i] = job->seqs[first + i].s->now;
         while (result == KVL__CU_OK && kvl__plan_append(job, first, num, now, &w) > 0) {
-            result = kvl__launch_append(job->cache, job->l, &w);
+            result = kvl__launch_append(job, &w);
             for (int i = 0; i < num && w.wrote; ++i)
                 job->seqs[first + i].num_waves += w.a.items[i].num_rows > 0;
         }
@@ -292,12 +429,13 @@ KVL__FN kvl_status kvl__device_capture_append(kvl__append_job* job, int64_t num_
     kvl__device_append_args(job, a);
     for (int first = 0; first < job->num_seqs && result == KVL__CU_OK; first += KVL__BATCH) {
         a->num_seqs = (int32_t)kvl__min_i64(job->num_seqs - first, KVL__BATCH);
+        w.first = first;
         for (int i = 0; i < a->num_seqs; ++i) {
             a->items[i].seq = job->seqs[first + i].s->record;
             a->items[i].first_row = (int32_t)job->seqs[first + i].first_row;
             a->items[i].num_rows = (int32_t)job->seqs[first + i].num_rows;
         }
-        result = kvl__launch_append(job->cache, job->l, &w);
+        result = kvl__launch_append(job, &w);
     }
     kvl__gpu_leave(ctx);
     return kvl__cu_check(ctx, result, "recording an append");
@@ -378,6 +516,38 @@ KVL__FN void kvl__device_attend_args(const kvl__attend_job* job, int64_t parts,
     }
 }
 
+// Restores the rows that the queries of a wave see.
+KVL__FN int kvl__reach_wave(const kvl__attend_job* job)
+{
+    kvl_cache* cache = job->cache;
+    const kvl__layer* l = job->l;
+    const int64_t prepared = kvl__quantized_rows(&l->config, cache->device.prepared_rows);
+    kvl__device_reach r;
+    memset(&r, 0, sizeof r);
+    for (int64_t i = 0; i < job->num_queries; ++i) {
+        const kvl__query* query = &cache->wave[i];
+        const int64_t begin = job->captured ? 0 : query->v.page_begin;
+        const int64_t end = job->captured ? prepared : query->s->now.quantized;
+        if (begin >= (job->captured ? prepared : query->v.page_end)) continue;
+        int at = 0;
+        while (at < r.num && r.of[at] != query->s) ++at;
+        kvl__device_predict_item* item = &r.a.items[at];
+        if (at == r.num) {
+            r.of[r.num++] = query->s;
+            item->seq = query->s->record;
+            item->first_row = (int32_t)begin;
+        }
+        item->first_row = (int32_t)kvl__min_i64(item->first_row, begin);
+        r.tiles = kvl__max_i64(r.tiles, (end - 1) / 16 - item->first_row / 16 + 1);
+        query->s->owner->restored.captured |= job->captured;
+    }
+    const int result = kvl__launch_reach(cache, l->number, &r);
+    for (int i = 0; i < r.num && result == KVL__CU_OK; ++i)
+        kvl__reach_note(cache, r.of[i]->owner, r.a.items[i].first_row, r.of[i]->now.quantized,
+                        l->number);
+    return result;
+}
+
 // Launches the kernels of one wave.
 KVL__FN kvl_status kvl__launch_attend(const kvl__attend_job* job)
 {
@@ -391,7 +561,9 @@ KVL__FN kvl_status kvl__launch_attend(const kvl__attend_job* job)
     grid.x = (int64_t)c->num_heads * c->num_kv_heads;
     grid.y = job->num_queries;
     grid.z = 1;
-    int result = kvl__launch(job->cache, job->l->kernels.prepare_query, grid, &a);
+    int result = kvl__predicts(c) ? kvl__reach_wave(job) : KVL__CU_OK;
+    if (result == KVL__CU_OK)
+        result = kvl__launch(job->cache, job->l->kernels.prepare_query, grid, &a);
     grid.x = parts;
     grid.y = c->num_kv_heads;
     grid.z = job->num_queries;
@@ -457,6 +629,7 @@ KVL__FN void kvl__device_attend_add(kvl__attend_job* job, const kvl__query* aske
     }
     kvl__query* query = &cache->wave[job->num_queries++];
     *query = *asked;
+    query->v = v;
     job->max_parts = parts;
     if (!job->absolute) query->position -= asked->s->now.rows;
 }
@@ -493,9 +666,32 @@ KVL__FN kvl_status kvl__launch_restore(kvl_cache* cache, const kvl__layer* l, in
     return kvl__cu_check(cache->ctx, result, "restoring rows");
 }
 
+// Restores the rows from `first` of a sequence on in the job's layer.
+KVL__FN kvl_status kvl__device_reach_rows(kvl_cache* cache, const kvl__restore_job* job)
+{
+    const kvl__seq_layer* s = job->s;
+    const int64_t after = kvl__max_i64(job->first - job->l->config.sink_len, s->now.dropped);
+    kvl__device_reach r;
+    if (!kvl__predicts(&job->l->config) || after >= s->now.quantized) return KVL_OK;
+    memset(&r, 0, sizeof r);
+    r.num = 1;
+    r.of[0] = s;
+    r.tiles = (s->now.quantized - 1) / 16 - after / 16 + 1;
+    r.a.items[0].seq = s->record;
+    r.a.items[0].first_row = (int32_t)after;
+    cache->device.launches_on = cache->device.stream;
+    KVL__TRY(kvl__gpu_enter(cache->ctx));
+    const int result = kvl__launch_reach(cache, job->l->number, &r);
+    kvl__gpu_leave(cache->ctx);
+    if (result == KVL__CU_OK)
+        kvl__reach_note(cache, s->owner, after, s->now.quantized, job->l->number);
+    return kvl__cu_check(cache->ctx, result, "restoring rows");
+}
+
 KVL__FN kvl_status kvl__device_restore_side(kvl_cache* cache, const kvl__restore_job* job)
 {
     kvl__device_restore a;
+    KVL__TRY(kvl__device_reach_rows(cache, job));
     kvl__device_restore_args(job->l, job->s, job->side, job->first, &a);
     a.rows = kvl__device_rows_of(&job->out);
     return kvl__launch_restore(cache, job->l, job->side, job->num, &a);
@@ -615,13 +811,13 @@ KVL__FN uint64_t kvl__places_bytes(const kvl__config* c)
 }
 
 // Bytes of the calibrated records of a layer on the device, of how its keys turn: what the host
-// has, and the number of channels that turn; and of where they are.
+// has, and the number of channels that turn; of where they are; and of what predicts rows.
 KVL__FN uint64_t kvl__device_records_bytes(const kvl__layer* l)
 {
     const int64_t values = l->config.num_stored == 2 ? l->record_floats[1] : 0;
     return 4u * (uint64_t)((l->record_floats[0] + values) * l->config.num_kv_heads) +
            (l->turns_bytes ? l->turns_bytes + sizeof *l->turns : 0) +
-           kvl__places_bytes(&l->config);
+           kvl__places_bytes(&l->config) + l->predictor_bytes;
 }
 
 // Where keys across heads are stored, to the device.
@@ -664,7 +860,14 @@ KVL__FN kvl_status kvl__device_records(kvl_cache* cache, kvl__layer* l)
     KVL__TRY(kvl__device_upload(cache->ctx, cache->device.stream, at, l->turns, l->turns_bytes));
     at += l->turns_bytes;
     KVL__TRY(kvl__device_upload(cache->ctx, cache->device.stream, at, &dims, sizeof dims));
-    return kvl__device_places(cache, l, at + sizeof dims);
+    at += sizeof dims;
+    KVL__TRY(kvl__device_places(cache, l, at));
+    at += kvl__places_bytes(&l->config);
+    if (l->predictor_bytes == 0) return KVL_OK;
+    l->device_predictors[0] = at;
+    l->device_predictors[1] = at + 4u * (uint64_t)(l->predictors[1] - l->predictors[0]);
+    return kvl__device_upload(cache->ctx, cache->device.stream, at, l->predictors[0],
+                              l->predictor_bytes);
 }
 
 // Numbers of query heads: sink logits and slopes, at their places in head_numbers.
@@ -761,6 +964,12 @@ KVL__PUBLIC kvl_status kvl_prepare(kvl_cache* cache, const kvl_prepare_desc* d)
             page->next = l->spare;
             l->spare = page;
         }
+    }
+    for (int slot = 0; slot < cache->capacity; ++slot) {
+        kvl__seq* seq = cache->slots[slot];
+        if (!seq || seq->away || seq->restored.rows >= kvl__restored_most(cache, d->num_rows))
+            continue;
+        KVL__TRY(kvl__restored_room_device(cache, seq, kvl__restored_most(cache, d->num_rows)));
     }
     kvl__cu_function merge;                  // for captures; who merges nothing needs none
     const kvl_status status = kvl__device_merge_kernel(ctx, &merge);

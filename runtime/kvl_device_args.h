@@ -13,6 +13,8 @@
 //   append_rows     rows, num_kv_heads, num_seqs             kvl__device_append
 //   k_encode_rows   units, num_kv_heads, num_seqs            kvl__device_append
 //   v_encode_rows   units, num_kv_heads, num_seqs            kvl__device_append
+//   k_predict_rows  tiles of 16 rows, num_kv_heads, items    kvl__device_predict
+//   v_predict_rows  tiles of 16 rows, num_kv_heads, items    kvl__device_predict
 //   advance_rows    1                                        kvl__device_append
 //   prepare_query   num_q_heads, num_queries                 kvl__device_attend
 //   attend_splits   parts, num_kv_heads, num_queries         kvl__device_attend
@@ -45,6 +47,8 @@ typedef struct kvl__device_seq {
     uint64_t window;
     uint64_t table;                        // [.] addresses of pages
     int64_t  first_page;                   // the page that table[0] is
+    uint64_t restored;                     // of rows that are predicted: see predicted.cuh
+    int64_t  restored_rows;                // that it has room for, after the sink
 } kvl__device_seq;
 
 // A view of rows [., num_heads, head_dim]; strides in elements of `type`, a kvl_type.
@@ -61,6 +65,9 @@ typedef struct kvl__device_windows {
     uint64_t places;                       // const int32_t* [num_kv_heads, dim] of keys across
                                            // heads: where channel n of the layer is stored, as
                                            // head dim + channel; or 0
+    uint64_t predictors[2];                // const float* [num_kv_heads, inputs, dim] of keys, of
+                                           // values; or 0
+    int32_t  half, is_lowest;              // of restored rows; of layers that are predicted
 } kvl__device_windows;
 
 // num_rows rows of the caller, from first_row on, that join a sequence.
@@ -78,6 +85,25 @@ typedef struct kvl__device_append {
     int32_t             num_seqs, pad;
     kvl__device_item    items[KVL__BATCH];
 } kvl__device_append;
+
+// Rows of a sequence that are restored in a layer: those in pages from first_row on, or, as
+// `appends` says, those that num_rows rows to come bring into pages.
+typedef struct kvl__device_predict_item {
+    uint64_t seq;                          // kvl__device_seq* of the layer that is to be read
+    uint64_t pages;                        // the one of this layer
+    int32_t  first_row, num_rows;
+} kvl__device_predict_item;
+
+// Layers are 1 + their numbers.  A row goes on from the layer below; in the lowest layer one starts
+// that is in no layer up to the target.  appends: 0, 1, or 2 where rows get their codes: whatever
+// has been restored of them is of others.
+typedef struct kvl__device_predict {
+    kvl__device_windows windows;
+    uint64_t            tables[2];
+    int32_t             table_floats[2];
+    int32_t             layer, below, target, appends;
+    kvl__device_predict_item items[KVL__BATCH];
+} kvl__device_predict;
 
 // One query row.
 typedef struct kvl__device_query {

@@ -1195,10 +1195,16 @@ KVL__PUBLIC kvl_status kvl_copy_rows(kvl_cache* to, kvl_seq to_seq, kvl_cache* f
     kvl_status status = kvl__copy_layers(&c);
     if (status == KVL_OK) {
         kvl__seq_layer* layers = seq->layers;       // the two trade contents, handles stay
+        const kvl__restored restored = seq->restored;
+        seq->restored = fork->restored;
+        seq->restored.captured |= restored.captured;
+        fork->restored = restored;
         for (int i = 0; i < to->num_layers; ++i) {
             const kvl__seq_layer own = layers[i];
             layers[i] = fork->layers[i];
             fork->layers[i] = own;
+            layers[i].owner = seq;
+            fork->layers[i].owner = fork;
             fork->layers[i].record = layers[i].record;      // graphs know the sequence by it
             layers[i].record = own.record;
             kvl__record_update(to, &layers[i], 1);

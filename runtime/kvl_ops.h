@@ -1086,6 +1086,7 @@ KVL__FN void kvl__append_undo(kvl__append_job* job)
             kvl__min_i64(end, kvl__gone_rows(&a->was) / job->l->config.page_size);
         const int gone = table && table->first > first;
         s->now = a->was;
+        s->owner->restored.is_known = 0;
         while (table && table->num > 0 && table->first + table->num > end)
             kvl__page_release(cache, job->l, kvl__table_pages(table)[--table->num]);
         if (table && table->num == 0 && cache->device.prepared_rows == 0) {
@@ -1137,14 +1138,15 @@ KVL__FN kvl_status kvl__append_check(kvl__append_job* job, const kvl_append_desc
     KVL__TRY(kvl__append_seqs(job, d, num_rows));
     if (*num_rows == 0) return KVL_OK;
     if (ctx->gpu) KVL__TRY(kvl__device_check_append(job));
-    if (job->replay) return KVL_OK;
+    if (job->replay) return kvl__append_check_below(job);
     KVL__TRY(kvl__view_of(ctx, "k", &d->k, c->num_kv_heads, c->side[0].head_dim, &job->side[0]));
     KVL__REQUIRE(ctx, c->num_stored == 2 || !d->v.data, KVL_BAD_ARGUMENT,
                  "v.data: must be NULL: values are in the keys (values_in_keys)");
     if (c->num_stored == 2)
         KVL__TRY(kvl__view_of(ctx, "v", &d->v, c->num_kv_heads, c->side[1].head_dim,
                               &job->side[1]));
-    if (ctx->gpu) return KVL_OK;                        // kernels note what is not finite
+    if (job->captured) return KVL_OK;
+    if (ctx->gpu) return kvl__append_check_below(job);  // kernels note what is not finite
     kvl__append_each(job, *num_rows, kvl__append_check_item);
     return job->bad ? kvl__append_bad_row(job) : kvl__append_check_below(job);
 }

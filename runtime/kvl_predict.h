@@ -55,10 +55,13 @@ KVL__FN kvl_status kvl__layers_predict(kvl_cache* cache, int release)
             if (below >= 0) KVL__TRY(kvl__check_below(cache->ctx, l, &cache->layers[below]));
             l->below = below;
             l->lowest = below < 0 ? i : cache->layers[below].lowest;
+            l->depth = below < 0 ? 0 : cache->layers[below].depth + 1;
             if (below >= 0) cache->layers[below].above = i;
             l->predictor_bytes = kvl__predictor_bytes(&l->config);
             cache->restored_dims = kvl__max_i64(cache->restored_dims, l->config.num_kv_heads *
                                                 kvl__stored_dims(&l->config));
+            cache->restored_heads = (int)kvl__max_i64(cache->restored_heads,
+                                                      l->config.num_kv_heads);
         }
         below = i;
     }
@@ -98,11 +101,21 @@ KVL__FN uint16_t* kvl__restored_at(const kvl_cache* cache, const kvl__restored* 
     return r->values + row * cache->restored_dims;
 }
 
+// Room on a device for restored rows of a sequence, whose records are told of it.
+KVL__FN kvl_status kvl__restored_room_device(kvl_cache* cache, kvl__seq* seq, int64_t rows)
+{
+    if (!kvl__restored_make(cache, seq, rows)) return kvl__cache_failure(cache);
+    for (int i = 0; i < cache->num_layers; ++i)
+        if (cache->layers[i].active) kvl__record_update(cache, &seq->layers[i], 0);
+    return KVL_OK;
+}
+
 // Room for the quantized rows of a layer, and whether the layers below have them.
 KVL__FN kvl_status kvl__restored_room(kvl_cache* cache, const kvl__layer* l, kvl__seq* seq,
                                       int64_t quantized)
 {
-    const int64_t rows = kvl__restored_rows(l, quantized);
+    const int64_t prepared = kvl__quantized_rows(&l->config, cache->device.prepared_rows);
+    const int64_t rows = kvl__restored_rows(l, kvl__max_i64(quantized, prepared));
     if (!kvl__predicts(&l->config)) return KVL_OK;
     for (int m = l->below; m >= 0; m = cache->layers[m].below)
         KVL__REQUIRE(cache->ctx, seq->layers[m].now.quantized >= quantized, KVL_BAD_ARGUMENT,
@@ -110,7 +123,9 @@ KVL__FN kvl_status kvl__restored_room(kvl_cache* cache, const kvl__layer* l, kvl
                      "of layer %d, which has %lld", l->number, (long long)quantized, m,
                      (long long)seq->layers[m].now.quantized);
     if (rows <= seq->restored.rows) return KVL_OK;
+    if (kvl__on_device(cache)) return kvl__restored_room_device(cache, seq, rows);
     kvl__restored to;
+    memset(&to, 0, sizeof to);
     to.rows = rows;
     to.dims = cache->restored_dims;
     to.layers = (int32_t*)kvl__cache_alloc(cache, kvl__restored_bytes(cache, rows));
@@ -129,6 +144,7 @@ KVL__FN kvl_status kvl__restored_room(kvl_cache* cache, const kvl__layer* l, kvl
 // Rows from `quantized` on have no codes any more, or will have others.
 KVL__FN void kvl__restored_cut(kvl__seq* seq, int64_t quantized)
 {
+    if (!seq->restored.layers) return;           // on a device rows that get codes start anew
     for (int64_t row = quantized; row < seq->restored.rows; ++row) seq->restored.layers[row] = 0;
 }
 
@@ -334,7 +350,7 @@ KVL__FN void kvl__restored_reach(const kvl_cache* cache, const kvl__layer* l,
                                  const kvl__seq_layer* s, int64_t first, int64_t end)
 {
     kvl__reach job = { cache, s->owner, l->number, first, end };
-    if (!kvl__predicts(&l->config) || first >= end) return;
+    if (!kvl__predicts(&l->config) || first >= end || kvl__on_device(cache)) return;
     while (job.first < end && s->owner->restored.layers[job.first] == l->number + 1) ++job.first;
     if (job.first < end)
         kvl__parallel(cache->ctx, (end - job.first + KVL__PREDICT_ROWS - 1) / KVL__PREDICT_ROWS,

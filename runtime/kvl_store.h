@@ -80,7 +80,7 @@ typedef struct kvl__table {
 // The functions of a layer's kernels on a device.
 typedef struct kvl__device_kernels {
     kvl__cu_function append_rows, encode_rows[2], advance_rows, prepare_query, attend_splits;
-    kvl__cu_function merge_splits, restore_rows[2];
+    kvl__cu_function merge_splits, restore_rows[2], predict_rows[2];
 } kvl__device_kernels;
 
 typedef struct kvl__layer {
@@ -107,13 +107,13 @@ typedef struct kvl__layer {
     uint64_t             head_bytes;
     int                  number;              // of the layer
     int                  below, above;        // that it is predicted from, and from it; < 0: none
-    int                  lowest;              // of those below, or itself
+    int                  lowest, depth;       // of those below, or itself; how many are below
     float*               predictors[2];       // [num_kv_heads, inputs, head_dim] of a side
     uint64_t             predictor_bytes;     // of both, allocated as one
     double*              turns;               // of keys that are scored restored, see kvl_rope.h
     uint64_t             turns_bytes;
     uint64_t             device_tables[2];    // the same on a device
-    uint64_t             device_records, device_turns, device_places;
+    uint64_t             device_records, device_turns, device_places, device_predictors[2];
     uint64_t             device_numbers;      // head_numbers on a device, and what is in them
     uint64_t             device_sinks, device_slopes;
     kvl__device_kernels  kernels;
@@ -146,6 +146,11 @@ typedef struct kvl__restored {
     int64_t   rows, dims;          // that there is room for; values of a row
     int32_t*  layers;              // [rows] 1 + the layer that a row is restored in; 0: none
     uint16_t* values;              // [rows, dims] keys of all heads before RoPE, then values
+    // On a device layers and values are NULL, and its kernels know what a row is restored in.
+    uint64_t  device;              // templates/cuda/predicted.cuh
+    int64_t   first;               // where is_known: rows from there on are restored in one of
+    int       is_known, low, high; // the layers from low to high
+    int       captured;            // graphs restore rows as well: never known
 } kvl__restored;
 
 typedef struct kvl__seq {
@@ -232,6 +237,7 @@ struct kvl_cache {
     int          user_depth;            // calls on the cache that are within each other
     int          is_loose;              // kvl_settle.h has work
     int64_t      restored_dims;         // of kvl__restored; 0: no rows are predicted
+    int          restored_heads;        // of the layers that are
     uint64_t     bytes, peak_bytes, page_bytes, window_bytes;
 };
 
@@ -783,6 +789,8 @@ KVL__FN void kvl__record_update(kvl_cache* cache, kvl__seq_layer* s, int counts)
     record.window = (uintptr_t)s->window;
     record.table = s->table ? s->table->device : 0;
     record.first_page = s->table ? s->table->first : INT32_MAX;
+    record.restored = s->owner->restored.device;
+    record.restored_rows = s->owner->restored.rows;
     const size_t from = counts ? 0 : offsetof(kvl__device_seq, dropped);
     kvl__device_told(cache, kvl__device_send(cache->ctx, cache->device.stream, s->record + from,
                                              (const char*)&record + from, sizeof record - from),
@@ -795,15 +803,63 @@ KVL__FN int64_t kvl__restored_rows(const kvl__layer* l, int64_t quantized)
     return kvl__table_entries(kvl__num_pages(&l->config, quantized)) * l->config.page_size;
 }
 
+// A device has two layers' rows, and a layer's number for each head.
 KVL__FN uint64_t kvl__restored_bytes(const kvl_cache* cache, int64_t rows)
 {
-    return (uint64_t)rows * (sizeof(int32_t) + 2u * (uint64_t)cache->restored_dims);
+    const uint64_t dims = (uint64_t)cache->restored_dims;
+    return (uint64_t)rows * (kvl__on_device(cache) ? 4u * (dims + (uint64_t)cache->restored_heads)
+                                                   : sizeof(int32_t) + 2u * dims);
 }
 
 KVL__FN void kvl__restored_free(kvl_cache* cache, kvl__seq* seq)
 {
-    kvl__cache_release(cache, seq->restored.layers, kvl__restored_bytes(cache, seq->restored.rows));
+    const uint64_t bytes = kvl__restored_bytes(cache, seq->restored.rows);
+    const int captured = seq->restored.captured;
+    kvl__cache_release(cache, seq->restored.layers, bytes);
+    kvl__cache_give_device(cache, seq->restored.device, bytes);
     memset(&seq->restored, 0, sizeof seq->restored);
+    seq->restored.captured = captured;
+}
+
+// Room on a device for restored rows in place of what there is.  Returns 0 after a failure, which
+// kvl__cache_failure tells.
+KVL__FN int kvl__restored_make(kvl_cache* cache, kvl__seq* seq, int64_t rows)
+{
+    const uint64_t bytes = kvl__restored_bytes(cache, rows);
+    const uint64_t at = kvl__cache_take_device(cache, bytes);
+    if (!at) return 0;
+    const kvl_status status = kvl__device_zero(cache->ctx, cache->device.stream, at,
+                                               4u * (uint64_t)(rows * cache->restored_heads));
+    kvl__device_note(cache, status);
+    if (status != KVL_OK) {
+        kvl__cache_give_device(cache, at, bytes);
+        return 0;
+    }
+    kvl__restored_free(cache, seq);
+    seq->restored.device = at;
+    seq->restored.rows = rows;
+    seq->restored.dims = cache->restored_dims;
+    return 1;
+}
+
+// Rows that a sequence restores when it has `num_rows` rows in every layer.
+KVL__FN int64_t kvl__restored_most(const kvl_cache* cache, int64_t num_rows)
+{
+    int64_t most = 0;
+    for (int i = 0; i < cache->num_layers; ++i) {
+        const kvl__layer* l = &cache->layers[i];
+        if (l->active && kvl__predicts(&l->config))
+            most = kvl__max_i64(most, kvl__restored_rows(
+                                          l, kvl__quantized_rows(&l->config, num_rows)));
+    }
+    return most;
+}
+
+// As kvl__restored_make, where that has more room; records are told by the caller.
+KVL__FN int kvl__restored_prepare(kvl_cache* cache, kvl__seq* seq, int64_t num_rows)
+{
+    const int64_t rows = kvl__restored_most(cache, num_rows);
+    return rows <= seq->restored.rows || kvl__restored_make(cache, seq, rows);
 }
 
 KVL__FN void kvl__seq_release(kvl_cache* cache, kvl__seq* seq)
@@ -915,6 +971,10 @@ KVL__FN kvl__seq* kvl__seq_make(kvl_cache* cache, const kvl__seq* from)
         }
     }
     if (from && from->num_pages && !kvl__seq_list_pages(cache, seq, from->pages, from->num_pages)) {
+        kvl__seq_release(cache, seq);
+        return NULL;
+    }
+    if (!kvl__restored_prepare(cache, seq, cache->device.prepared_rows)) {
         kvl__seq_release(cache, seq);
         return NULL;
     }

@@ -164,14 +164,6 @@ local function test_refusals(generate)
     transformed.v.transform, transformed.v.transform_number = "hadamard", 24
     local _, err = pcall(generate, transformed, read)
     check(type(err) == "table" and err[1]:find("hadamard24", 1, true), "hadamard24 is not refused")
-    for _, one in ipairs { { "k", "shift", "predicted" } } do
-        local config = kivi_cuda("attend_splits")
-        config[one[1]][one[2]], config[one[1]][one[2] .. "_number"] = one[3], 1
-        _, err = pcall(generate, config, read)
-        local words = ("%s.%s = %s: has no kernel of target cuda"):format(table.unpack(one))
-        check(type(err) == "table" and err[1]:find(words, 1, true), "expected '%s', got %s", words,
-              type(err) == "table" and tostring(err[1]) or tostring(err))
-    end
 end
 
 -- Breaks if a bug of a template could pass for a refusal, or does not name the template's line.

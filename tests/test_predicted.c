@@ -64,10 +64,12 @@ static kvl_status create_stack(stack* s, test_tables kind)
     return kvl_cache_create(s->ctx, &desc, &s->cache);
 }
 
-static void open_stack(const char* name, const test_target* target, stack* s)
+// window_len: of the layer in the middle; 0: none.
+static void open_windowed(const char* name, const test_target* target, int window_len, stack* s)
 {
     read_stack(name, s);
     describe_stack(s);
+    s->layers[1].window_len = window_len;
     s->ctx = test_context(target, 2);
     test_ok(s->ctx, create_stack(s, TEST_TABLES), s->specs[0]);
     for (int i = 0; i < LAYERS; ++i) {
@@ -79,6 +81,11 @@ static void open_stack(const char* name, const test_target* target, stack* s)
         test_rows(200 + seed, MAX_ROWS, s->heads, s->dv, s->v[i]);
         test_queries(300 + seed, QUERIES, s->q_heads, s->dk, s->q[i]);
     }
+}
+
+static void open_stack(const char* name, const test_target* target, stack* s)
+{
+    open_windowed(name, target, 0, s);
 }
 
 static void close_stack(stack* s)
@@ -259,25 +266,32 @@ Test(predicted, layers_are_those_of_the_oracle_on_the_host)
 {
     // Broken by kernels that see rows with what was predicted, or a shift that is applied twice.
     test_target targets[TEST_MAX_TARGETS];
-    if (test_targets(targets) < 2 || targets[1].target == KVL_TARGET_CUDA) return;
+    if (test_targets(targets) < 2) return;
     check_oracle("plane", &targets[1]);
     check_oracle("affine", &targets[1]);
+}
+
+Test(predicted, layers_are_those_of_the_oracle_on_a_device)
+{
+    // Broken by halves of restored rows that are taken for each other, or rows that predict before
+    // they are restored.
+    const test_target cuda = test_cuda_target();
+    check_oracle("plane", &cuda);
+    check_oracle("affine", &cuda);
 }
 
 // SEQUENCES
 
 static const test_target reference_target = { "reference", KVL_TARGET_REFERENCE, NULL };
 
-Test(predicted, rows_do_not_depend_on_the_order_of_calls)
+static void check_order(const test_target* target, int each)
 {
-    // Broken by restored rows of one layer that are taken for another's: layers read from the
-    // lowest on, from the highest on, and after rows that came one by one.
     static state up[LAYERS], down;
     stack s;
-    open_stack("plane", &reference_target, &s);
+    open_stack("plane", target, &s);
     const kvl_seq once = new_seq(&s), slowly = new_seq(&s);
     append_all(&s, once, 0, 90, 90);
-    append_all(&s, slowly, 0, 90, 1);
+    append_all(&s, slowly, 0, 90, each);
     for (int i = 0; i < LAYERS; ++i) read_state(&s, i, once, &up[i]);
     for (int i = LAYERS - 1; i >= 0; --i) {
         read_state(&s, i, once, &down);
@@ -287,11 +301,19 @@ Test(predicted, rows_do_not_depend_on_the_order_of_calls)
     close_stack(&s);
 }
 
-Test(predicted, forks_and_truncations_read_their_own_rows)
+Test(predicted, rows_do_not_depend_on_the_order_of_calls)
 {
-    // Broken by restored rows that outlive their codes, or that a fork shares with its origin.
+    // Broken by restored rows of one layer that are taken for another's: layers read from the
+    // lowest on, from the highest on, and after rows that came one by one.
+    const test_target cuda = test_cuda_target();
+    check_order(&reference_target, 1);
+    check_order(&cuda, 11);
+}
+
+static void check_forks(const test_target* target)
+{
     stack s;
-    open_stack("plane", &reference_target, &s);
+    open_stack("plane", target, &s);
     const kvl_seq whole = new_seq(&s), cut = new_seq(&s);
     kvl_seq fork = 0;
     static state other;
@@ -331,12 +353,18 @@ Test(predicted, forks_and_truncations_read_their_own_rows)
     close_stack(&s);
 }
 
-Test(predicted, files_give_them_back)
+Test(predicted, forks_and_truncations_read_their_own_rows)
 {
-    // Broken by a sequence whose rows are restored before its lower layers are there, or by a file
-    // that other predictors read.
+    // Broken by restored rows that outlive their codes, or that a fork shares with its origin.
+    const test_target cuda = test_cuda_target();
+    check_forks(&reference_target);
+    check_forks(&cuda);
+}
+
+static void check_files(const test_target* target)
+{
     stack s, t;
-    open_stack("plane", &reference_target, &s);
+    open_stack("plane", target, &s);
     const kvl_seq seq = new_seq(&s);
     append_all(&s, seq, 0, 70, 70);
     test_bytes b = { 0 };
@@ -349,7 +377,7 @@ Test(predicted, files_give_them_back)
     test_ok(s.ctx, kvl_load(s.cache, &load, &out, &num), "load");
     check_same(&s, seq, out->seq, "a file");
     kvl_loaded_free(s.ctx, out, num);
-    open_stack("affine", &reference_target, &t);
+    open_stack("affine", target, &t);
     b.at = 0;
     cr_assert(kvl_load(t.cache, &load, &out, &num) != KVL_OK, "a file of other layers");
     free(b.data);
@@ -357,15 +385,22 @@ Test(predicted, files_give_them_back)
     close_stack(&s);
 }
 
-Test(predicted, a_call_that_reads_as_it_appends)
+Test(predicted, files_give_them_back)
 {
-    // Broken by rows that are encoded or read a step too early: the steps of one call are those of
-    // many; and with prefill=1 by pages that the second sequence of a call does not find.
+    // Broken by a sequence whose rows are restored before its lower layers are there, or by a file
+    // that other predictors read.
+    const test_target cuda = test_cuda_target();
+    check_files(&reference_target);
+    check_files(&cuda);
+}
+
+static void check_calls(const test_target* target)
+{
     enum { FIRST = 70, MORE = QUERIES };
     static float o[3][QUERIES * 256];
     const int32_t rows = MORE;
     stack s;
-    open_stack("plane", &reference_target, &s);
+    open_stack("plane", target, &s);
     const kvl_seq once = new_seq(&s), steps = new_seq(&s), prefill = new_seq(&s);
     append_all(&s, once, 0, FIRST, FIRST);
     append_all(&s, steps, 0, FIRST, FIRST);
@@ -399,23 +434,120 @@ Test(predicted, a_call_that_reads_as_it_appends)
     close_stack(&s);
 }
 
-Test(predicted, memory_is_what_was_estimated)
+Test(predicted, a_call_that_reads_as_it_appends)
 {
-    // Broken by restored rows that are not counted, or by predictors that are counted twice.
+    // Broken by rows that are encoded or read a step too early: the steps of one call are those of
+    // many; and with prefill=1 by pages that the second sequence of a call does not find.
+    const test_target cuda = test_cuda_target();
+    check_calls(&reference_target);
+    check_calls(&cuda);
+}
+
+// What two sequences of two caches have in a layer, but for the last bits of restored rows.
+static void check_alike(stack* a, kvl_seq one, stack* b, kvl_seq other, int layer, int step)
+{
+    static state x, y;
+    read_state(a, layer, one, &x);
+    read_state(b, layer, other, &y);
+    const int rows = x.rows * a->heads;
+    const struct { const float *got, *wanted; int num; double most; } all[] = {
+        { x.k, y.k, rows * a->dk, 0x1p-10 }, { x.v, y.v, rows * a->dv, 0x1p-10 },
+        { x.o, y.o, QUERIES * a->q_heads * a->dv, 0x1p-13 },
+        { x.lse, y.lse, QUERIES * a->q_heads, 0x1p-13 } };
+    cr_assert(x.rows == y.rows && x.quantized == y.quantized, "step %d, layer %d", step, layer);
+    cr_assert(memcmp(x.levels, y.levels, sizeof x.levels) == 0, "step %d, layer %d: codes", step,
+              layer);
+    for (int i = 0; i < 4; ++i)
+        for (int n = 0; n < all[i].num; ++n) {
+            const double wanted = (double)all[i].wanted[n], got = (double)all[i].got[n];
+            cr_assert(fabs(got - wanted) <= all[i].most * (1 + fabs(wanted)), "step %d, layer %d: "
+                      "number %d of list %d is %.9g, expected %.9g", step, layer, n, i, got,
+                      wanted);
+        }
+}
+
+Test(predicted, a_device_restores_in_any_order)
+{
+    // Broken where the host takes rows for restored in a layer that the device has elsewhere: by
+    // windows, cuts, forks and appends between calls that read.  Digits read a layer, a appends 13
+    // rows to each layer, b one row, f goes on with a fork, t cuts 11 rows off.
+    static const char steps[] = "aa2b012b0b21bf2ta102b20a1";
+    const test_target cuda = test_cuda_target(), *const targets[2] = { &cuda, &reference_target };
+    stack s[2];
+    kvl_seq seqs[2];
+    int rows = 0, from = 0;
+    for (int i = 0; i < 2; ++i) {
+        open_windowed("plane", targets[i], 20, &s[i]);
+        seqs[i] = new_seq(&s[i]);
+    }
+    for (int at = 0; steps[at]; ++at) {
+        const char what = steps[at];
+        const int more = what == 'a' ? 13 : what == 'b';
+        if (what >= '0' && what <= '2')
+            check_alike(&s[0], seqs[0], &s[1], seqs[1], what - '0', at);
+        if (what == 't') rows -= 11;
+        for (int i = 0; i < 2; ++i) {
+            kvl_seq fork = 0;
+            if (more) append_all(&s[i], seqs[i], from, more, more);
+            if (what == 't') test_ok(s[i].ctx, kvl_truncate(s[i].cache, seqs[i], rows), "cut");
+            if (what != 'f') continue;
+            test_ok(s[i].ctx, kvl_seq_fork(s[i].cache, seqs[i], &fork), "fork");
+            seqs[i] = fork;
+        }
+        rows += more;
+        from += more;
+    }
+    for (int i = 0; i < 2; ++i) close_stack(&s[i]);
+}
+
+Test(predicted, copied_rows_are_read_by_their_new_owner)
+{
+    // Broken by restored rows that stay with the sequence that the copy is made in.
+    test_target targets[TEST_MAX_TARGETS];
+    const int num = test_targets(targets);
+    for (int i = 0; i < num; ++i) {
+        stack s;
+        open_stack("plane", &targets[i], &s);
+        const kvl_seq whole = new_seq(&s), copy = new_seq(&s);
+        append_all(&s, whole, 0, 60, 60);
+        append_all(&s, copy, 0, 40, 40);
+        static state x, y;
+        for (int layer = 0; layer < LAYERS; ++layer) read_state(&s, layer, copy, &x);
+        test_ok(s.ctx, kvl_copy_rows(s.cache, copy, s.cache, whole, 40, 20), "copy");
+        for (int layer = LAYERS - 1; layer >= 0; --layer) {
+            read_state(&s, layer, copy, &x);
+            read_state(&s, layer, whole, &y);
+            cr_assert(x.rows == 60 && memcmp(x.k, y.k, 34 * (size_t)(s.heads * s.dk) * 4) == 0,
+                      "%s: layer %d", targets[i].name, layer);
+        }
+        close_stack(&s);
+    }
+}
+
+static void check_memory(const test_target* target)
+{
     stack s;
     uint64_t estimate = 0;
     kvl_cache_desc desc = { 0 };
     kvl_stats used;
-    open_stack("plane", &reference_target, &s);
+    open_stack("plane", target, &s);
     desc.num_layers = LAYERS;
     desc.layers = s.layers;
     test_ok(s.ctx, kvl_estimate(s.ctx, &desc, 1, 90, &estimate), "estimate");
     const kvl_seq seq = new_seq(&s);
     append_all(&s, seq, 0, 90, 90);
     test_ok(s.ctx, kvl_cache_stats(s.cache, &used), "memory");
-    cr_assert(used.bytes == estimate, "%llu bytes, estimated %llu", (unsigned long long)used.bytes,
-              (unsigned long long)estimate);
+    cr_assert(used.bytes == estimate, "%s: %llu bytes, estimated %llu", target->name,
+              (unsigned long long)used.bytes, (unsigned long long)estimate);
     close_stack(&s);
+}
+
+Test(predicted, memory_is_what_was_estimated)
+{
+    // Broken by restored rows that are not counted, or by predictors that are counted twice.
+    const test_target cuda = test_cuda_target();
+    check_memory(&reference_target);
+    check_memory(&cuda);
 }
 
 // REFUSALS

@@ -277,16 +277,6 @@ local function add_speed(codecs, measured, header, path)
         ):format(r.head_dim, r.kv_heads, r.q_heads, r.rows, r.threads)
 end
 
--- The words that have no kernel of target cuda.
-local function host_only()
-    local names = {}
-    for _, path in ipairs(list "gen/parts") do
-        local part = assert(loadfile(path, "t", {}))()
-        if part.host_only then names[#names + 1] = ("`%s=%s`"):format(part.stage, part.name) end
-    end
-    return #names > 0 and table.concat(names, ", ") or "none"
-end
-
 local function main(paths)
     local parts, codecs, measured, header = load_parts(), {}, {}, {}
     for _, path in ipairs(list "gen/codecs") do
@@ -319,10 +309,9 @@ local function main(paths)
     print(("Bits of a value in pages count metadata, at a head dim of %d where a group is a head;\n"
            .. "without the rows in 16 bits, whose numbers are those of windows: first / newest.\n"
            ):format(head_dim))
-    print(("Every codec and every word has kernels on the host and on a CUDA device, but for\n%s.\n"
-           .. "A device refuses those by name, and what its shared memory has no room for, and\n"
-           .. "says how much it would take: `round=feedback` of long groups or rows\n"
-           .. "(docs/cuda.md).\n"):format(host_only()))
+    print("Every codec and every word has kernels on the host and on a CUDA device.  A device\n"
+          .. "refuses what its shared memory has no room for, and says how much it would take:\n"
+          .. "`round=feedback` of long groups or rows (docs/cuda.md).\n")
     for _, line in ipairs { header.kl or "", header.speed or "" } do
         if line ~= "" then print(line .. "\n") end
     end

@@ -12,10 +12,11 @@
 -- all.  It is fitted on rows as they are restored, not as they come: layer by layer, keys first.
 --
 -- A row is encoded where the layer below has its codes, and read by restoring it in all layers from
--- the lowest on.  That is the runtime's (kvl_predict.h), which keeps the rows of the layer that was
--- read last: layers that are read in order cost one layer each.
+-- the lowest on.  On the host that is the runtime's (kvl_predict.h), on a device that of a kernel
+-- (predict_rows.cu).  Both keep the rows of the layer that was read last: layers that are read in
+-- order cost one layer each.
 
-return { stage = "shift", name = "predicted", host_only = true, predicts = true,
+return { stage = "shift", name = "predicted", predicts = true,
          text = "what the layer below and the key say of a row",
          tables = { { name = "predicted", shape = { "inputs", "dim" }, of_layer = true,
                       per_codec = true } } }

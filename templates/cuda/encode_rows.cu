@@ -25,6 +25,9 @@ typedef struct $(s "unit") {
     int64_t         head_stride;   // from a head's ring to the next one's; `ring` is that of head 0
     int             num_kv_heads;
     //% end
+    //% if codec.predicted then
+    $(s "predictor") predictor;
+    //% end
 } $(s "unit");
 
 //% if codec.clips_row then
@@ -71,7 +74,9 @@ INLINE float $(s "stored_value")(const $(s "unit")& u, int row, int channel)
         $(s "pair_of")(u.turns, channel, &other);
         value = $(s "turned")(u.turns, (int64_t)u.sink_len + u.row + row, -1.0, channel, value,
                          f32_of_row(of[other]));
+        //% if not codec.predicted then                    -- else it is when that is subtracted
         value = f32_of_row(row_of_f32(value));
+        //% end
     }
     //% end
     //% if codec.by_position then
@@ -153,6 +158,12 @@ INLINE void $(s "load_rows")(const $(s "unit")& u, int from, int first, int end,
         //% end
         x[i / $(s "dim") * $(s "row_stride") + channel] = value;
     }
+    //% end
+    //% if codec.predicted then
+    uint32_t wanted = 0;
+    for (int r = 0; r < rows; ++r)
+        wanted |= (uint32_t)(from + r >= first && from + r < end) << r;
+    $(s "add_predicted")<rows>(u.predictor, u.row + from, wanted, -1.0f, $(s "row_stride"), x);
     //% end
     //% if codec.norms then
     $(s "divide_rows")<rows>(u, from, first, end, x);
@@ -514,6 +525,9 @@ KERNEL $(s "encode_rows")(const __grid_constant__ kvl__device_append a)
     u.ring = windows_of(s, a.windows, 0).ring[0];
     u.head_stride = windows_of(s, a.windows, 1).ring[0] - u.ring;
     u.num_kv_heads = a.windows.num_kv_heads;
+    //% end
+    //% if codec.predicted then
+    u.predictor = $(s "predictor_of")(s, a.windows, head);
     //% end
     $(s "encode_unit")(u, first - u.row, end - u.row);
     //% if codec.sketches > 0 then

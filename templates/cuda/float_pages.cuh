@@ -50,21 +50,32 @@ INLINE void score_token(const kvl__device_seq* s, int head, int row, bool is_vis
 
 //% end
 // Values of the strip's rows [begin, end) join the outputs; rows are counted from its first.
-INLINE void add_values(const kvl__device_seq* s, int head, int strip, int begin, int end,
-                       const workspace* w, outputs* o)
+INLINE void add_values(const kvl__device_seq* s, const kvl__device_windows& windows, int head,
+                       int strip, int begin, int end, const workspace* w, outputs* o)
 {
     enum { tokens = $(sides[2].read_words) };        // that are read at once
+    //% if sides[2].predicted then
+    const v_restored of = v_restored_of(s, windows, head);
+    //% end
 #pragma unroll 1
     for (int first = slice_of() * tokens; first < end; first += slices * tokens) {
         const int row = strip + first;
         if (slice_of() >= slices || first + tokens <= begin) continue;
+        //% if not sides[2].predicted then
         unsigned char* values = page_at(s, row / page_size, head, 1);
+        //% end
 #pragma unroll
         for (int i = 0; i < each; ++i) {
             float x[tokens];
             if (channel_of(i) >= head_dim_v) continue;
+            //% if sides[2].predicted then
+            for (int t = 0; t < tokens; ++t)
+                x[t] = first + t >= begin && first + t < end
+                    ? v_restored_value(of, row + t, channel_of(i)) : 0.0f;
+            //% else
             $(sides[2].in_keys and "v_read_column" or "v_read_words")(values, channel_of(i),
                                                                  row % page_size, x);
+            //% end
             //% if sides[2].slots > 0 then
             v_put_column_slots(values, channel_of(i), row % page_size, begin - first, end - first,
                                x);
@@ -101,8 +112,8 @@ INLINE void attend_pages(const kvl__device_attend& a, const kvl__device_seq* s, 
         //% end
         softmax_add(&w->state, strip_rows, a.soft_cap);
         shrink_outputs(w->state, o);
-        add_values(s, head, strip, most_of(0, begin - strip), least_of(strip_rows, end - strip), w,
-                   o);
+        add_values(s, a.windows, head, strip, most_of(0, begin - strip),
+                   least_of(strip_rows, end - strip), w, o);
         __syncthreads();
     }
 }

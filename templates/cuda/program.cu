@@ -44,6 +44,9 @@
 //% if side.across and kernel.codec and not kernel.writes then
 #include "across.cuh"
 //% end
+//% if side.predicted and kernel.codec then
+#include "predicted.cuh"
+//% end
 //% local turned = kernel.name == "prepare_query" and side.sketched_at
 //% if side.sketches > 0 and (turned or kernel.codec and not kernel.writes) then
 #include "sketch.cuh"

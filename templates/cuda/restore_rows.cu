@@ -49,10 +49,29 @@ INLINE void $(s "restore_quantized")(const kvl__device_restore& a, const unsigne
     //% end
 }
 
+//% local side = codec.is_key and 0 or 1
+//% if codec.predicted or codec.across then
+// The row `behind` the sink, whose values are not made of its own codes alone, before RoPE.
+INLINE void $(s "restore_others")(const kvl__device_restore& a, const kvl__device_seq* s, int head,
+                                  int behind, float* x)
+{
+    //% if codec.predicted then
+    const $(s "restored") of = $(s "restored_of")(s, a.windows, head);
+    for (int i = threadIdx.x; i < $(s "dim"); i += cta_threads)
+        x[i] = $(s "restored_value")(of, behind, i);
+    //% else
+    const $(s "mixture") m = $(s "mixture_of")(a.windows, head);
+    const unsigned char* page = page_at(s, behind / page_size, 0, $(side));
+    for (int i = threadIdx.x; i < $(s "dim"); i += cta_threads)
+        x[i] = $(s "read_mixed")(m, page, behind % page_size, i);
+    $(s "turn_pieces")(m, 1, 0, x);
+    //% end
+}
+
+//% end
 KERNEL $(s "restore_rows")(const __grid_constant__ kvl__device_restore a)
 {
     __shared__ float x[$(s "dim")];
-    //% local side = codec.is_key and 0 or 1
     const int head = a.only_head < 0 ? (int)blockIdx.y : a.only_head;
     const kvl__device_seq* s = (const kvl__device_seq*)a.seq;
     const int row = (int)a.first + blockIdx.x, behind = row - a.windows.sink_len;
@@ -60,18 +79,14 @@ KERNEL $(s "restore_rows")(const __grid_constant__ kvl__device_restore a)
         unsigned char* at = page_at(s, behind / page_size, head, $(side));
         const float* record = record_of(a.tables, a.table_floats, $(side), head);
         $(s "restore_quantized")(a, at, record, behind % page_size, blockIdx.x, x);
+        //% if codec.predicted or codec.across then
+        if (a.rows.data) $(s "restore_others")(a, s, head, behind, x);
+        //% else
         //% if codec.promoted > 0 then
         $(s "add_planes")(at, behind % page_size, 1, 0, 1, 0, x);
         //% end
         //% if codec.calibrated_book then
         $(s "put_levels")(record, 1, 0, x);
-        //% end
-        //% if codec.across then
-        const $(s "mixture") m = $(s "mixture_of")(a.windows, head);
-        const unsigned char* all = page_at(s, behind / page_size, 0, 0);
-        for (int i = threadIdx.x; a.rows.data && i < $(s "dim"); i += cta_threads)
-            x[i] = $(s "read_mixed")(m, all, behind % page_size, i);
-        $(s "turn_pieces")(m, 1, 0, x);
         //% end
         //% if codec.base then
         $(s "scale_up")(x, record);
@@ -104,6 +119,7 @@ KERNEL $(s "restore_rows")(const __grid_constant__ kvl__device_restore a)
         //% if codec.by_position then
         for (int i = threadIdx.x; a.rows.data && i < $(s "dim"); i += cta_threads)
             x[i] += $(s "turned_mean")(record, row, i);
+        //% end
         //% end
         //% if codec.unrotated then
         if (a.rows.data) $(s "turn_row")((const double*)a.windows.turns, row, x);

@@ -24,6 +24,18 @@ INLINE void $(s "read_rows")(const unsigned char* page, int at, int row, int beg
             $(visible) ? $(s "read_mixed")(m, page, at + i % 16, i / 16) : 0.0f;
     $(s "turn_pieces")(m, 16, $(s "restored_stride"), x);
 }
+//% elseif codec.predicted then
+// The rows are as they are restored, before RoPE.
+INLINE void $(s "read_rows")(const unsigned char*, int, int row, int begin, int end,
+                        const $(s "restored")& of, float* x)
+{
+    __syncthreads();
+    for (int i = threadIdx.x; i < $(16 * dim); i += cta_threads)
+        x[i / $(dim) * $(s "restored_stride") + i % $(dim)] =
+            row + i / $(dim) >= begin && row + i / $(dim) < end
+                ? $(s "restored_value")(of, row + i / $(dim), i % $(dim)) : 0.0f;
+    __syncthreads();
+}
 //% elseif codec.widths then
 // begins: where channels begin in a row's string.
 INLINE void $(s "read_rows")(const unsigned char* page, int at, int row, int begin, int end,
@@ -127,13 +139,20 @@ INLINE void $(s "score_strip")(const kvl__device_attend& a, const kvl__device_se
     const double* turns = (const double*)a.windows.turns;
     $(s "load_angles")(turns, angles);
     //% end
+    //% if not codec.predicted then
     __shared__ uint32_t choices[16];
+    //% end
     const float* record = record_of(a.tables, a.table_floats, 0, head);
-    //% local kept = codec.widths and "begins" or codec.across and "m" or "choices"
+    //% local kept = codec.predicted and "of" or codec.widths and "begins" or "choices"
+    //% if codec.across then
+    //% kept = "m"
+    //% elseif codec.predicted then
+    const $(s "restored") of = $(s "restored_of")(s, a.windows, head);
+    //% end
     //% if codec.across then
     const $(s "mixture") m = $(s "mixture_of")(a.windows, head);
     //% end
-    //% if codec.widths then
+    //% if kept == "begins" then
     __shared__ int begins[$(dim + 1)];
     $(s "find_begins")(record, begins);
     //% end
@@ -147,7 +166,9 @@ INLINE void $(s "score_strip")(const kvl__device_attend& a, const kvl__device_se
         //% local of = codec.across and "0" or "head"
         unsigned char* page = page_at(s, row / page_size, $(of), $(codec.is_key and 0 or 1));
         $(s "read_rows")(page, row % page_size, row, begin, end, $(kept), x);
+        //% if not codec.predicted then
         $(s "out_of_basis")<16>(record, choices, $(s "restored_stride"), x);
+        //% end
         //% if codec.slots > 0 then
         $(s "put_slots")(page, row % page_size, 16, begin - row, end - row,
                     $(s "restored_stride"), x);

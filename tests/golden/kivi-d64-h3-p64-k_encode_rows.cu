@@ -34,6 +34,8 @@ typedef unsigned long long uintptr_t;
 //   append_rows     rows, num_kv_heads, num_seqs             kvl__device_append
 //   k_encode_rows   units, num_kv_heads, num_seqs            kvl__device_append
 //   v_encode_rows   units, num_kv_heads, num_seqs            kvl__device_append
+//   k_predict_rows  tiles of 16 rows, num_kv_heads, items    kvl__device_predict
+//   v_predict_rows  tiles of 16 rows, num_kv_heads, items    kvl__device_predict
 //   advance_rows    1                                        kvl__device_append
 //   prepare_query   num_q_heads, num_queries                 kvl__device_attend
 //   attend_splits   parts, num_kv_heads, num_queries         kvl__device_attend
@@ -66,6 +68,8 @@ typedef struct kvl__device_seq {
     uint64_t window;
     uint64_t table;                        // [.] addresses of pages
     int64_t  first_page;                   // the page that table[0] is
+    uint64_t restored;                     // of rows that are predicted: see predicted.cuh
+    int64_t  restored_rows;                // that it has room for, after the sink
 } kvl__device_seq;
 
 // A view of rows [., num_heads, head_dim]; strides in elements of `type`, a kvl_type.
@@ -82,6 +86,9 @@ typedef struct kvl__device_windows {
     uint64_t places;                       // const int32_t* [num_kv_heads, dim] of keys across
                                            // heads: where channel n of the layer is stored, as
                                            // head dim + channel; or 0
+    uint64_t predictors[2];                // const float* [num_kv_heads, inputs, dim] of keys, of
+                                           // values; or 0
+    int32_t  half, is_lowest;              // of restored rows; of layers that are predicted
 } kvl__device_windows;
 
 // num_rows rows of the caller, from first_row on, that join a sequence.
@@ -99,6 +106,25 @@ typedef struct kvl__device_append {
     int32_t             num_seqs, pad;
     kvl__device_item    items[KVL__BATCH];
 } kvl__device_append;
+
+// Rows of a sequence that are restored in a layer: those in pages from first_row on, or, as
+// `appends` says, those that num_rows rows to come bring into pages.
+typedef struct kvl__device_predict_item {
+    uint64_t seq;                          // kvl__device_seq* of the layer that is to be read
+    uint64_t pages;                        // the one of this layer
+    int32_t  first_row, num_rows;
+} kvl__device_predict_item;
+
+// Layers are 1 + their numbers.  A row goes on from the layer below; in the lowest layer one starts
+// that is in no layer up to the target.  appends: 0, 1, or 2 where rows get their codes: whatever
+// has been restored of them is of others.
+typedef struct kvl__device_predict {
+    kvl__device_windows windows;
+    uint64_t            tables[2];
+    int32_t             table_floats[2];
+    int32_t             layer, below, target, appends;
+    kvl__device_predict_item items[KVL__BATCH];
+} kvl__device_predict;
 
 // One query row.
 typedef struct kvl__device_query {
@@ -735,7 +761,7 @@ INLINE void k_turn_back(float* x, int row_stride, const float* record)
 
 INLINE void k_from_basis(float* x, const float* record) { k_turn_back<1>(x, 0, record); }
 
-#line 55 "templates/cuda/program.cu"
+#line 58 "templates/cuda/program.cu"
 #line 1 "templates/cuda/encode_rows.cu"
 // encode_rows.cu -- rows of rings become codes of pages: transform, fit, round, pack.
 //
@@ -756,47 +782,47 @@ typedef struct k_unit {
     int32_t         ring_rows, sink_len;
     unsigned char*  page;
     const float*    record;
-#line 28 "templates/cuda/encode_rows.cu"
+#line 31 "templates/cuda/encode_rows.cu"
 } k_unit;
 
-#line 62 "templates/cuda/encode_rows.cu"
+#line 65 "templates/cuda/encode_rows.cu"
 // A value of a row of the page as the row is stored: of keys before RoPE turned back, without what
 // its position gave it, as the window would hold it.
 INLINE float k_stored_value(const k_unit& u, int row, int channel)
 {
     const uint16_t* of = u.ring + (u.row + row) % u.ring_rows * (int64_t)k_dim;
     float value = f32_of_row(of[channel]);
-#line 81 "templates/cuda/encode_rows.cu"
+#line 86 "templates/cuda/encode_rows.cu"
     return value;
 }
 
-#line 134 "templates/cuda/encode_rows.cu"
+#line 139 "templates/cuda/encode_rows.cu"
 // Rows [from, from + rows) of the page in the codec's basis; of them [first, end) are read.
 template <int rows>
 INLINE void k_load_rows(const k_unit& u, int from, int first, int end, float* x)
 {
     __syncthreads();
-#line 143 "templates/cuda/encode_rows.cu"
+#line 148 "templates/cuda/encode_rows.cu"
 #pragma unroll 4
     for (int i = threadIdx.x; i < rows * k_dim; i += cta_threads) {
         const int row = from + i / k_dim, channel = i % k_dim;
         float value = 0.0f;
         if (row >= first && row < end) value = k_stored_value(u, row, channel);
-#line 154 "templates/cuda/encode_rows.cu"
+#line 159 "templates/cuda/encode_rows.cu"
         x[i / k_dim * k_row_stride + channel] = value;
     }
-#line 160 "templates/cuda/encode_rows.cu"
-    k_to_basis<rows>(x, k_row_stride, u.record);
 #line 171 "templates/cuda/encode_rows.cu"
+    k_to_basis<rows>(x, k_row_stride, u.record);
+#line 182 "templates/cuda/encode_rows.cu"
 }
 
 INLINE void k_load_tile(const k_unit& u, int tile, int first, int end, float* x)
 {
     k_load_rows<16>(u, tile * 16, first, end, x);
-#line 179 "templates/cuda/encode_rows.cu"
+#line 190 "templates/cuda/encode_rows.cu"
 }
 
-#line 182 "templates/cuda/encode_rows.cu"
+#line 193 "templates/cuda/encode_rows.cu"
 #line 1 "templates/cuda/put_cells.cuh"
 // put_cells.cuh -- codes of the keys take their place in a page.
 
@@ -826,30 +852,30 @@ INLINE void k_put_cells(unsigned char* page, int tile, int first, int end, const
     }
 }
 
-#line 183 "templates/cuda/encode_rows.cu"
+#line 194 "templates/cuda/encode_rows.cu"
 
 INLINE void k_put_tile(const k_unit& u, int tile, int first, int end, const float* x)
 {
     k_put_cells(u.page, tile, first, end, x, k_row_stride, 0, k_dim);
 }
 
-#line 239 "templates/cuda/encode_rows.cu"
+#line 250 "templates/cuda/encode_rows.cu"
 // Channels of a thread: with a search, whose candidates take many registers, one at a time.
-#line 245 "templates/cuda/encode_rows.cu"
+#line 256 "templates/cuda/encode_rows.cu"
 enum { k_each = 1, k_last_pass = 1 };
 
 // What a thread knows of its channels: statistics, pair and grid, and the candidates of a search.
 typedef struct k_channels {
     k_grid grids[1];
     k_pair pairs[1];
-#line 252 "templates/cuda/encode_rows.cu"
+#line 263 "templates/cuda/encode_rows.cu"
     float los[1];
-#line 252 "templates/cuda/encode_rows.cu"
+#line 263 "templates/cuda/encode_rows.cu"
     float his[1];
-#line 267 "templates/cuda/encode_rows.cu"
+#line 278 "templates/cuda/encode_rows.cu"
 } k_channels;
 
-#line 364 "templates/cuda/encode_rows.cu"
+#line 375 "templates/cuda/encode_rows.cu"
 // A value of channel i, of token t of the group, passes, in the last pass to become its code.
 INLINE void k_pass_value(k_channels* w, int pass, int i, int t, float* at)
 {
@@ -857,33 +883,33 @@ INLINE void k_pass_value(k_channels* w, int pass, int i, int t, float* at)
     if (pass == k_last_pass) {
         *at = float_of(k_code_of(value, w->grids[i]));
     } else if (pass == 0) {
-#line 375 "templates/cuda/encode_rows.cu"
+#line 386 "templates/cuda/encode_rows.cu"
         {
             const float x = value;
             float& lo = w->los[i];
             if (t == 0) lo = x;
             else lo = x < lo ? x : lo;
         }
-#line 375 "templates/cuda/encode_rows.cu"
+#line 386 "templates/cuda/encode_rows.cu"
         {
             const float x = value;
             float& hi = w->his[i];
             if (t == 0) hi = x;
             else hi = x > hi ? x : hi;
         }
-#line 394 "templates/cuda/encode_rows.cu"
+#line 405 "templates/cuda/encode_rows.cu"
     }
 }
 
 INLINE void k_end_pass(k_channels* w, int pass)
 {
-#line 403 "templates/cuda/encode_rows.cu"
+#line 414 "templates/cuda/encode_rows.cu"
     if (pass == 0) {
 #pragma unroll
         for (int i = 0; i < 1; ++i)
             w->grids[i] = k_fit_grid(&w->pairs[i], -1, w->los[i], w->his[i]);
     }
-#line 421 "templates/cuda/encode_rows.cu"
+#line 432 "templates/cuda/encode_rows.cu"
 }
 
 // Groups along tokens: group_size rows at once, each channel from `from` on with a grid of its own.
@@ -893,14 +919,14 @@ INLINE void k_end_pass(k_channels* w, int pass)
 INLINE void k_encode_group(const k_unit& u, int first, int end, float* x, int from)
 {
     k_channels w;
-#line 431 "templates/cuda/encode_rows.cu"
+#line 442 "templates/cuda/encode_rows.cu"
     for (int i = 0; i < 1; ++i) w.los[i] = 0.0f;    // of threads without any
-#line 431 "templates/cuda/encode_rows.cu"
+#line 442 "templates/cuda/encode_rows.cu"
     for (int i = 0; i < 1; ++i) w.his[i] = 0.0f;    // of threads without any
-#line 440 "templates/cuda/encode_rows.cu"
+#line 451 "templates/cuda/encode_rows.cu"
 #pragma unroll 1
     for (int pass = 0; pass <= k_last_pass; ++pass) {
-#line 445 "templates/cuda/encode_rows.cu"
+#line 456 "templates/cuda/encode_rows.cu"
 #pragma unroll 1
         for (int tile = first / 16; tile * 16 < end; ++tile) {
             const int begin = tile * 16 < first ? first - tile * 16 : 0;
@@ -917,7 +943,7 @@ INLINE void k_encode_group(const k_unit& u, int first, int end, float* x, int fr
             }
             if (pass < k_last_pass) continue;
             __syncthreads();
-#line 462 "templates/cuda/encode_rows.cu"
+#line 473 "templates/cuda/encode_rows.cu"
             k_put_cells(u.page, tile, first, end, x + from, k_row_stride, from,
                         64);
         }
@@ -937,12 +963,12 @@ INLINE void k_encode_unit(const k_unit& u, int first, int end)
     enum { group_size = 32 };
     __shared__ float x[16 * k_row_stride];
     for (int row = first; row < end; row += group_size) {
-#line 486 "templates/cuda/encode_rows.cu"
+#line 497 "templates/cuda/encode_rows.cu"
         k_encode_group(u, row, row + group_size, x, 0);
-#line 488 "templates/cuda/encode_rows.cu"
+#line 499 "templates/cuda/encode_rows.cu"
     }
 }
-#line 491 "templates/cuda/encode_rows.cu"
+#line 502 "templates/cuda/encode_rows.cu"
 
 KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -962,8 +988,8 @@ KERNEL k_encode_rows(const __grid_constant__ kvl__device_append a)
     u.sink_len = a.windows.sink_len;
     u.page = page_at(s, page, head, 0);
     u.record = record_of(a.tables, a.table_floats, 0, head);
-#line 518 "templates/cuda/encode_rows.cu"
+#line 532 "templates/cuda/encode_rows.cu"
     k_encode_unit(u, first - u.row, end - u.row);
-#line 522 "templates/cuda/encode_rows.cu"
+#line 536 "templates/cuda/encode_rows.cu"
 }
 

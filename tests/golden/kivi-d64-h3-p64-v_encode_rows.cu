@@ -34,6 +34,8 @@ typedef unsigned long long uintptr_t;
 //   append_rows     rows, num_kv_heads, num_seqs             kvl__device_append
 //   k_encode_rows   units, num_kv_heads, num_seqs            kvl__device_append
 //   v_encode_rows   units, num_kv_heads, num_seqs            kvl__device_append
+//   k_predict_rows  tiles of 16 rows, num_kv_heads, items    kvl__device_predict
+//   v_predict_rows  tiles of 16 rows, num_kv_heads, items    kvl__device_predict
 //   advance_rows    1                                        kvl__device_append
 //   prepare_query   num_q_heads, num_queries                 kvl__device_attend
 //   attend_splits   parts, num_kv_heads, num_queries         kvl__device_attend
@@ -66,6 +68,8 @@ typedef struct kvl__device_seq {
     uint64_t window;
     uint64_t table;                        // [.] addresses of pages
     int64_t  first_page;                   // the page that table[0] is
+    uint64_t restored;                     // of rows that are predicted: see predicted.cuh
+    int64_t  restored_rows;                // that it has room for, after the sink
 } kvl__device_seq;
 
 // A view of rows [., num_heads, head_dim]; strides in elements of `type`, a kvl_type.
@@ -82,6 +86,9 @@ typedef struct kvl__device_windows {
     uint64_t places;                       // const int32_t* [num_kv_heads, dim] of keys across
                                            // heads: where channel n of the layer is stored, as
                                            // head dim + channel; or 0
+    uint64_t predictors[2];                // const float* [num_kv_heads, inputs, dim] of keys, of
+                                           // values; or 0
+    int32_t  half, is_lowest;              // of restored rows; of layers that are predicted
 } kvl__device_windows;
 
 // num_rows rows of the caller, from first_row on, that join a sequence.
@@ -99,6 +106,25 @@ typedef struct kvl__device_append {
     int32_t             num_seqs, pad;
     kvl__device_item    items[KVL__BATCH];
 } kvl__device_append;
+
+// Rows of a sequence that are restored in a layer: those in pages from first_row on, or, as
+// `appends` says, those that num_rows rows to come bring into pages.
+typedef struct kvl__device_predict_item {
+    uint64_t seq;                          // kvl__device_seq* of the layer that is to be read
+    uint64_t pages;                        // the one of this layer
+    int32_t  first_row, num_rows;
+} kvl__device_predict_item;
+
+// Layers are 1 + their numbers.  A row goes on from the layer below; in the lowest layer one starts
+// that is in no layer up to the target.  appends: 0, 1, or 2 where rows get their codes: whatever
+// has been restored of them is of others.
+typedef struct kvl__device_predict {
+    kvl__device_windows windows;
+    uint64_t            tables[2];
+    int32_t             table_floats[2];
+    int32_t             layer, below, target, appends;
+    kvl__device_predict_item items[KVL__BATCH];
+} kvl__device_predict;
 
 // One query row.
 typedef struct kvl__device_query {
@@ -735,7 +761,7 @@ INLINE void v_turn_back(float* x, int row_stride, const float* record)
 
 INLINE void v_from_basis(float* x, const float* record) { v_turn_back<1>(x, 0, record); }
 
-#line 55 "templates/cuda/program.cu"
+#line 58 "templates/cuda/program.cu"
 #line 1 "templates/cuda/encode_rows.cu"
 // encode_rows.cu -- rows of rings become codes of pages: transform, fit, round, pack.
 //
@@ -756,47 +782,47 @@ typedef struct v_unit {
     int32_t         ring_rows, sink_len;
     unsigned char*  page;
     const float*    record;
-#line 28 "templates/cuda/encode_rows.cu"
+#line 31 "templates/cuda/encode_rows.cu"
 } v_unit;
 
-#line 62 "templates/cuda/encode_rows.cu"
+#line 65 "templates/cuda/encode_rows.cu"
 // A value of a row of the page as the row is stored: of keys before RoPE turned back, without what
 // its position gave it, as the window would hold it.
 INLINE float v_stored_value(const v_unit& u, int row, int channel)
 {
     const uint16_t* of = u.ring + (u.row + row) % u.ring_rows * (int64_t)v_dim;
     float value = f32_of_row(of[channel]);
-#line 81 "templates/cuda/encode_rows.cu"
+#line 86 "templates/cuda/encode_rows.cu"
     return value;
 }
 
-#line 134 "templates/cuda/encode_rows.cu"
+#line 139 "templates/cuda/encode_rows.cu"
 // Rows [from, from + rows) of the page in the codec's basis; of them [first, end) are read.
 template <int rows>
 INLINE void v_load_rows(const v_unit& u, int from, int first, int end, float* x)
 {
     __syncthreads();
-#line 143 "templates/cuda/encode_rows.cu"
+#line 148 "templates/cuda/encode_rows.cu"
 #pragma unroll 4
     for (int i = threadIdx.x; i < rows * v_dim; i += cta_threads) {
         const int row = from + i / v_dim, channel = i % v_dim;
         float value = 0.0f;
         if (row >= first && row < end) value = v_stored_value(u, row, channel);
-#line 154 "templates/cuda/encode_rows.cu"
+#line 159 "templates/cuda/encode_rows.cu"
         x[i / v_dim * v_row_stride + channel] = value;
     }
-#line 160 "templates/cuda/encode_rows.cu"
-    v_to_basis<rows>(x, v_row_stride, u.record);
 #line 171 "templates/cuda/encode_rows.cu"
+    v_to_basis<rows>(x, v_row_stride, u.record);
+#line 182 "templates/cuda/encode_rows.cu"
 }
 
 INLINE void v_load_tile(const v_unit& u, int tile, int first, int end, float* x)
 {
     v_load_rows<16>(u, tile * 16, first, end, x);
-#line 179 "templates/cuda/encode_rows.cu"
+#line 190 "templates/cuda/encode_rows.cu"
 }
 
-#line 182 "templates/cuda/encode_rows.cu"
+#line 193 "templates/cuda/encode_rows.cu"
 #line 1 "templates/cuda/put_cells.cuh"
 // put_cells.cuh -- codes of the values take their place in a page.
 
@@ -826,14 +852,14 @@ INLINE void v_put_cells(unsigned char* page, int tile, int first, int end, const
     }
 }
 
-#line 183 "templates/cuda/encode_rows.cu"
+#line 194 "templates/cuda/encode_rows.cu"
 
 INLINE void v_put_tile(const v_unit& u, int tile, int first, int end, const float* x)
 {
     v_put_cells(u.page, tile, first, end, x, v_row_stride, 0, v_dim);
 }
 
-#line 217 "templates/cuda/encode_rows.cu"
+#line 228 "templates/cuda/encode_rows.cu"
 #line 1 "templates/cuda/token_groups.cuh"
 // token_groups.cuh -- groups along the channels of a row: values are fitted and rounded.
 
@@ -894,9 +920,9 @@ INLINE void v_encode_groups(unsigned char* page, const float* record, int tile, 
 #line 110 "templates/cuda/token_groups.cuh"
 }
 
-#line 218 "templates/cuda/encode_rows.cu"
+#line 229 "templates/cuda/encode_rows.cu"
 
-#line 220 "templates/cuda/encode_rows.cu"
+#line 231 "templates/cuda/encode_rows.cu"
 // Groups along the channels of a row, of each set of channels.
 INLINE void v_encode_unit(const v_unit& u, int first, int end)
 {
@@ -904,18 +930,18 @@ INLINE void v_encode_unit(const v_unit& u, int first, int end)
 #pragma unroll 1
     for (int tile = first / 16; tile * 16 < end; ++tile) {
         v_load_tile(u, tile, first, end, x);
-#line 228 "templates/cuda/encode_rows.cu"
+#line 239 "templates/cuda/encode_rows.cu"
         v_encode_groups(u.page + 0, u.record, tile, first, end,
                                         v_row_stride, x + 0);
-#line 231 "templates/cuda/encode_rows.cu"
+#line 242 "templates/cuda/encode_rows.cu"
         __syncthreads();
-#line 233 "templates/cuda/encode_rows.cu"
+#line 244 "templates/cuda/encode_rows.cu"
         v_put_cells(u.page + 0, tile, first, end, x + 0,
                                     v_row_stride, 0, 64);
-#line 236 "templates/cuda/encode_rows.cu"
+#line 247 "templates/cuda/encode_rows.cu"
     }
 }
-#line 491 "templates/cuda/encode_rows.cu"
+#line 502 "templates/cuda/encode_rows.cu"
 
 KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
 {
@@ -935,8 +961,8 @@ KERNEL v_encode_rows(const __grid_constant__ kvl__device_append a)
     u.sink_len = a.windows.sink_len;
     u.page = page_at(s, page, head, 1);
     u.record = record_of(a.tables, a.table_floats, 1, head);
-#line 518 "templates/cuda/encode_rows.cu"
+#line 532 "templates/cuda/encode_rows.cu"
     v_encode_unit(u, first - u.row, end - u.row);
-#line 522 "templates/cuda/encode_rows.cu"
+#line 536 "templates/cuda/encode_rows.cu"
 }
 
