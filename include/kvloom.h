@@ -58,6 +58,7 @@
 //   sink       the first sink_len tokens of a sequence, kept in 16 bits
 //   tail       16-bit rows after the last quantized page: the newest recent_len tokens and the
 //              unfinished chunk
+//   kept row   one that was named at its append: it stays in 16 bits wherever it is
 //   chunk      rows that are encoded together, when all of them have left the recent window
 //   split      a part of one sequence's rows that one thread attends to
 //   spec       the text that names a cache: preset and overrides (see SPECS)
@@ -73,8 +74,8 @@
 //
 //     spec   = preset [ "/" preset ] [ ":" item { "," item } ]
 //     item   = "k" bits | "v" bits | "b" bits | "g" size | "kg" size | "vg" size
-//            | [ "k." | "v." ] stage "=" word | "sink=" n | "recent=" n | "chunk=" n | "page=" n
-//            | "rows=" ( "f16" | "bf16" ) | "bits=auto:" mean | size
+//            | [ "k." | "v." ] stage "=" word | "sink=" n | "recent=" n | "kept=" n | "chunk=" n
+//            | "page=" n | "rows=" ( "f16" | "bf16" ) | "bits=auto:" mean | size
 //
 // "a/b" takes the key codec of a, the value codec of b, and the longer windows of the two.  An
 // item is given once; without k or v it means both sides, and a later item beats an earlier one.
@@ -121,6 +122,14 @@
 // sequence of the longest beginning that is known: its rows need not be computed again.  Pages are
 // known by all tokens before them and a salt, compared in full, not by a hash alone.  By passing
 // ids, an engine says that rows of equal tokens after equal tokens are equal.
+//
+// Kept rows.  With kept=N in a spec, an append may name rows (kvl_append_desc.kept), at most N of a
+// sequence and layer, whose keys and values stay in 16 bits: for tokens that attention leans on and
+// that are no sink, as an engine finds them in a prompt.  They are encoded as all rows are, so that
+// pages and row numbers do not depend on them; queries and kvl_restore read the 16-bit rows, of
+// which there is room for N from the beginning.  A cut forgets those that it takes away; those that
+// are dropped or released make room for others.  kvl_copy_rows keeps in its copy what was kept, if
+// the spec there has kept= too.  Not with prefix_bytes, and not on target cuda.
 //
 // Page tables of the engine's.  With kvl_cache_desc.num_pages, every layer has so many pages from
 // the beginning, and no other; an engine that has a scheduler of its own says with
@@ -600,6 +609,7 @@ KVL_API kvl_status kvl_drop_oldest(kvl_cache* cache, kvl_seq seq, int64_t num_ro
 // Where the rows of a sequence are, in one layer: rows = sink + quantized + tail.
 typedef struct kvl_seq_rows {
     int64_t rows, sink, quantized, tail;
+    int64_t kept;               // that stay in 16 bits because they were named, dropped ones apart
     int64_t dropped;            // the first so many after the sink are dropped or released; they
                                 // count in rows, and in quantized and tail
 } kvl_seq_rows;
@@ -633,6 +643,9 @@ typedef struct kvl_append_desc {
     kvl_const_rows k;           // [sum of num_rows, num_kv_heads, head_dim], sequence by sequence
     kvl_const_rows v;           // [sum of num_rows, num_kv_heads, head_dim_v]; data NULL where
                                 // values are in the keys
+    const int32_t* num_kept;    // [num_seqs] how many of the new rows stay in 16 bits; NULL: none
+    const int32_t* kept;        // [sum of num_kept] which, sequence by sequence: 0 is the first new
+                                // row; rising; none in the sink
     void*          stream;      // of KVL_TARGET_CUDA: a CUstream; NULL: the default stream
     int            replay;      // 1: a captured append is about to be launched again; see CUDA
     uint32_t       end;         // must be 0
@@ -641,6 +654,7 @@ typedef struct kvl_append_desc {
 // Appends rows to one layer of a batch of sequences, and encodes every chunk that is complete.
 // - k and v are borrowed until the call returns; on target cuda until the stream has done its work.
 // - errors: KVL_BAD_ARGUMENT (also: a row that is not finite, with sequence, row, head, channel; a
+//   row that is kept and is none of the new ones, named twice, in the sink, or one too many; a
 //   row that shift=predicted predicts from one that the layer below has not yet), KVL_NO_MEMORY,
 //   KVL_DEVICE; no sequence has changed then (on target cuda see CUDA; there what is left of a
 //   group that kvl_truncate has cut may be in the tail).
@@ -726,9 +740,10 @@ KVL_API kvl_status kvl_restore(kvl_cache* cache, int layer, kvl_seq seq, int64_t
 // layer.  The two caches may be one, or have different specs and contexts; layers and shapes are
 // the same.  Keys keep the positions that were rotated into them.  max_seqs counts no sequence for
 // it.
-// - errors: KVL_BAD_ARGUMENT (shapes that differ, rows that are not there or dropped),
-//   KVL_NO_MEMORY, KVL_UNSUPPORTED (keys shifted by their positions, and first is not what to_seq
-//   has); to_seq is then as it was.  The message is in the context of `to`.
+// - errors: KVL_BAD_ARGUMENT (shapes that differ, rows that are not there or dropped, more rows
+//   that are kept than the spec of `to` has room for), KVL_NO_MEMORY, KVL_UNSUPPORTED (keys shifted
+//   by their positions, and first is not what to_seq has); to_seq is then as it was.  The message
+//   is in the context of `to`.
 KVL_API kvl_status kvl_copy_rows(kvl_cache* to, kvl_seq to_seq, kvl_cache* from, kvl_seq from_seq,
                                  int64_t first, int64_t num);
 
@@ -1072,7 +1087,7 @@ typedef struct kvl_stats {
     uint64_t bytes;             // held by the cache, everything included
     uint64_t peak_bytes;
     uint64_t page_bytes;        // of quantized pages in use
-    uint64_t window_bytes;      // of sink and tail buffers
+    uint64_t window_bytes;      // of sink and tail buffers, kept rows among them
     uint64_t other_bytes;       // tables, scratch, descriptions
     uint64_t f16_bytes;         // what the same rows take as f16, without tables
     int64_t  num_rows;          // rows x layers, without dropped ones
@@ -1108,7 +1123,7 @@ typedef struct kvl_layer_info {
     double k_bits, v_bits;            // a value in pages: codes and metadata
     double auto_bits;                 // budget of bits=auto, where a calibration is still to choose
                                       // the bits; else 0
-    int    sink_len, recent_len, chunk_len, page_size;
+    int    sink_len, recent_len, kept_len, chunk_len, page_size;
     int    uses_generated;            // 1: generated kernels; 0: reference
     int    needs_calibration;         // 1: kvl_cache_desc.calibration must be given
     int    value_basis;               // a kvl_basis
@@ -1182,6 +1197,7 @@ KVL_API const char* kvl_disk_folder(const kvl_context* ctx);
 #include "kvl_plan.h"
 #include "kvl_device_memory.h"
 #include "kvl_store.h"
+#include "kvl_kept.h"
 #include "kvl_prefix.h"
 #include "kvl_settle.h"
 #include "kvl_predict.h"

@@ -23,12 +23,14 @@ typedef struct kvl__config {
     kvl__codec side[2];                // keys, values
     int32_t    num_kv_heads, num_heads;   // num_heads: query heads of one KV head
     int32_t    sink_len, recent_len, chunk_len, page_size;
+    int32_t    kept_len;               // rows of a sequence that may be named to stay in 16 bits
     int32_t    num_stored;             // 1: values are in the keys; side[1] is then what keys are
     int32_t    value_dim;              // channels of an output, the first ones of side[1]
     int32_t    auto_bits;              // bits=auto: 1000 times the budget of a value, while bits of
                                        // both sides are still a calibration's to say; 0: known
 } kvl__config;
 
+enum { KVL__MAX_KEPT = 256 };
 enum { KVL__MAX_STORED_DIM = 256, KVL__MAX_HEAD_DIM = 576 };    // of two sides, of one
 enum { KVL__SPEC_BYTES = sizeof(((kvl_layer_info*)0)->spec), KVL__WORD_BYTES = 64 };
 enum { KVL__MAX_PAGE = 4096 };         // tokens of a page, and of a chunk
@@ -382,12 +384,13 @@ KVL__FN kvl_status kvl__parse_rows(kvl__parse* p, const char* word)
 KVL__FN kvl_status kvl__parse_named(kvl__parse* p, const char* name, const char* value)
 {
     kvl__config* c = p->config;
-    static const char* const windows[] = { "sink", "recent", "chunk", "page" };
-    static const int32_t most[] = { 1 << 20, 1 << 20, KVL__MAX_PAGE, KVL__MAX_PAGE };
-    int32_t* const fields[] = { &c->sink_len, &c->recent_len, &c->chunk_len, &c->page_size };
-    for (int i = 0; i < 4; ++i) {
+    static const char* const windows[] = { "sink", "recent", "kept", "chunk", "page" };
+    static const int32_t most[] = { 1 << 20, 1 << 20, KVL__MAX_KEPT, KVL__MAX_PAGE, KVL__MAX_PAGE };
+    int32_t* const fields[] = { &c->sink_len, &c->recent_len, &c->kept_len, &c->chunk_len,
+                                &c->page_size };
+    for (int i = 0; i < 5; ++i) {
         if (strcmp(name, windows[i]) != 0) continue;
-        const int32_t least = i < 2 ? 0 : 1, count = kvl__parse_count(value);
+        const int32_t least = i < 3 ? 0 : 1, count = kvl__parse_count(value);
         if (count < least || count > most[i])
             return KVL__SPEC_FAIL(p, "%s = '%s': must be a number of tokens from %d to %d", name,
                                   value, least, most[i]);
@@ -402,7 +405,7 @@ KVL__FN kvl_status kvl__parse_named(kvl__parse* p, const char* name, const char*
         sides = name[0] == 'k' ? 1 : 2;
         stage = name + 2;
     }
-    char allowed[512] = "sink, recent, chunk, page, rows, bits";
+    char allowed[512] = "sink, recent, kept, chunk, page, rows, bits";
     for (int i = 0; i < KVL__NUM_STAGES; ++i) {
         if (strcmp(stage, kvl__stages[i].name) == 0)
             return kvl__parse_stage_word(p, i, value, sides);
@@ -504,6 +507,7 @@ KVL__FN void kvl__preset_windows(kvl__config* c)
         const kvl__preset* preset = &kvl__presets[c->side[side].preset];
         if (preset->sink_len > c->sink_len) c->sink_len = preset->sink_len;
         if (preset->recent_len > c->recent_len) c->recent_len = preset->recent_len;
+        if (preset->kept_len > c->kept_len) c->kept_len = preset->kept_len;
         if (preset->chunk_len > c->chunk_len) c->chunk_len = preset->chunk_len;
         if (preset->page_size > c->page_size) c->page_size = preset->page_size;
         if (preset->rows) c->side[0].rows = c->side[1].rows = preset->rows;
@@ -1266,6 +1270,9 @@ KVL__FN void kvl__canonical_spec(const kvl__config* c, char* text, size_t size)
     kvl__append_text(items, sizeof items, ",sink=%d,recent=%d,chunk=%d,page=%d,rows=%s",
                      c->sink_len, c->recent_len, c->chunk_len, c->page_size,
                      c->side[0].rows ? "bf16" : "f16");
+    if (c->kept_len || kvl__presets[c->side[0].preset].kept_len ||
+        kvl__presets[c->side[1].preset].kept_len)
+        kvl__append_text(items, sizeof items, ",kept=%d", c->kept_len);
     *text = 0;
     kvl__append_text(text, size, "%s%s%s:%s", k, c->side[0].preset == c->side[1].preset ? "" : "/",
                      c->side[0].preset == c->side[1].preset ? "" : v, items + 1);

@@ -144,6 +144,7 @@ KVL__FN void kvl__layer_info_of(const kvl__config* c, int generated, kvl_layer_i
     }
     out->sink_len = c->sink_len;
     out->recent_len = c->recent_len;
+    out->kept_len = c->kept_len;
     out->chunk_len = c->chunk_len;
     out->page_size = c->page_size;
     out->uses_generated = generated;
@@ -223,6 +224,7 @@ KVL__FN void kvl__write_layer(kvl__writer* w, const kvl__layer* l)
     kvl__write(w, "  rows   sink %d and recent %d in %s, chunk %d, page %d of %llu bytes",
                c->sink_len, c->recent_len, c->side[0].rows ? "bf16" : "f16", c->chunk_len,
                c->page_size, (unsigned long long)l->page_bytes);
+    if (c->kept_len > 0) kvl__write(w, "; up to %d named rows stay in 16 bits", c->kept_len);
     if (l->keep_rows > 0)
         kvl__write(w, "; %lld quantized rows are kept in both forms", (long long)l->keep_rows);
     kvl__write(w, "\n");

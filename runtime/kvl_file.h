@@ -9,14 +9,17 @@
 //                  head_dim, head_dim_v; the canonical spec's text; where the layer has
 //                  calibrated tables, '#' and 16 hex digits: the hash of their numbers
 //     SEQU seq     i64 num_tokens, u64 data_bytes; tokens (i32); the engine's data
-//     ROWS layer   one for each sequence in turn: 6 i64 of kvl__extent, u64 num_pages; per head:
-//                  sink keys, sink values, keys and values of history and tail (16 bits each);
-//                  pages: u64 number of the same page of a sequence before it in this layer, from
-//                  1, where it lies at the same place, or 0 and its contents in linear order
+//     ROWS layer   one for each sequence in turn: 6 i64 of kvl__extent, u64 num_pages; where the
+//                  spec says kept=N but 0, u64 num_kept and their positions (i64); per head: sink
+//                  keys, sink values, keys and values of history and tail, kept keys, kept values
+//                  (16 bits each); pages: u64 number of the same page of a sequence before it in
+//                  this layer, from 1, where it lies at the same place, or 0 and its contents in
+//                  linear order
 //     DONE 0       nothing
 //
-// Pages that sequences share are written once.  What is read is checked before anything of it is
-// used: a file is untrusted.
+// Pages that sequences share are written once.  A spec without kept= keeps nothing, whatever its
+// preset says elsewhere.  What is read is checked before anything of it is used: a file is
+// untrusted.
 
 #ifndef KVL_FILE_H
 #define KVL_FILE_H
@@ -30,6 +33,7 @@ enum {
     KVL__TAG_LAYR = 0x5259414c, KVL__TAG_SEQU = 0x55514553, KVL__TAG_ROWS = 0x53574f52,
     KVL__TAG_DONE = 0x454e4f44,
     KVL__FILE_SEQS = 1 << 20,
+    KVL__STRETCHES = 3,
     KVL__TRUSTED = 4096            // pages or sequences that memory is taken for because a file
                                    // says so, before they are there
 };
@@ -266,7 +270,7 @@ typedef struct kvl__stretch {
     int64_t   num_rows;
 } kvl__stretch;
 
-// Sink, and history with tail, of one head.
+// Sink, history with tail, and kept rows, of one head.
 KVL__FN void kvl__stretches(const kvl__layer* l, const kvl__seq_layer* s, int head,
                             kvl__stretch* out)
 {
@@ -275,17 +279,57 @@ KVL__FN void kvl__stretches(const kvl__layer* l, const kvl__seq_layer* s, int he
     for (int side = 0; side < l->config.num_stored; ++side) {
         out[0].at[side] = w.sink[side];
         out[1].at[side] = w.tail[side] - s->now.history * l->config.side[side].head_dim;
+        out[2].at[side] = w.kept[side];
     }
     out[0].num_rows = sink;
+    out[2].num_rows = s->now.kept;
     out[1].num_rows = s->now.rows - sink - s->now.quantized + s->now.history;
 }
 
 KVL__FN uint64_t kvl__stretch_bytes(const kvl__layer* l, const kvl__seq_layer* s)
 {
     const int64_t dims = kvl__stored_dims(&l->config);
-    const int64_t sink = kvl__min_i64(s->now.rows, l->config.sink_len);
     return (uint64_t)(2 * dims * l->config.num_kv_heads *
-                      (s->now.rows - s->now.quantized - sink + s->now.history + sink));
+                      (s->now.rows - s->now.quantized + s->now.history + s->now.kept));
+}
+
+// Bytes that say which rows are kept.
+KVL__FN uint64_t kvl__kept_bytes(const kvl__layer* l, const kvl__seq_layer* s)
+{
+    return l->config.kept_len ? 8u + 8u * (uint64_t)s->now.kept : 0;
+}
+
+KVL__FN kvl_status kvl__write_kept(kvl__stream* stream, const kvl__layer* l,
+                                   const kvl__seq_layer* s)
+{
+    if (l->config.kept_len == 0) return KVL_OK;
+    KVL__TRY(kvl__write_i64(stream, s->now.kept));
+    for (int64_t i = 0; i < s->now.kept; ++i)
+        KVL__TRY(kvl__write_i64(stream, kvl__kept_positions(l, s)[i]));
+    return KVL_OK;
+}
+
+// Of a sequence whose other counts are read.
+KVL__FN kvl_status kvl__read_kept(kvl__stream* stream, const kvl__layer* l, kvl__seq_layer* s)
+{
+    int64_t num, least = l->config.sink_len;
+    s->now.kept = 0;
+    if (l->config.kept_len == 0) return KVL_OK;
+    KVL__TRY(kvl__read_i64(stream, &num));
+    KVL__REQUIRE(stream->ctx, num >= 0 && num <= l->config.kept_len, KVL_FILE,
+                 "the file is damaged: layer %d keeps %lld rows of a sequence, of kept = %d",
+                 l->number, (long long)num, l->config.kept_len);
+    for (int64_t i = 0; i < num; ++i) {
+        int64_t* position = &kvl__kept_positions(l, s)[i];
+        KVL__TRY(kvl__read_i64(stream, position));
+        KVL__REQUIRE(stream->ctx, *position >= least && *position < s->now.rows, KVL_FILE,
+                     "the file is damaged: layer %d keeps row %lld: must be %lld to %lld",
+                     l->number, (long long)*position, (long long)least,
+                     (long long)s->now.rows - 1);
+        least = *position + 1;
+    }
+    s->now.kept = num;
+    return KVL_OK;
 }
 
 KVL__FN kvl_status kvl__write_extent(kvl__stream* s, const kvl__extent* e)
@@ -349,9 +393,9 @@ KVL__FN kvl_status kvl__write_stretches(kvl__save* job, const kvl__layer* l,
     kvl__seq_layer view;
     KVL__TRY(kvl__staging_fetch(&job->st, l, from, &view));
     for (int head = 0; head < l->config.num_kv_heads; ++head) {
-        kvl__stretch rows[2];
+        kvl__stretch rows[KVL__STRETCHES];
         kvl__stretches(l, &view, head, rows);
-        for (int i = 0; i < 2; ++i)
+        for (int i = 0; i < KVL__STRETCHES; ++i)
             for (int side = 0; side < l->config.num_stored; ++side)
                 KVL__TRY(kvl__stream_write(&job->s, rows[i].at[side], 2u * (uint64_t)(
                                            rows[i].num_rows * l->config.side[side].head_dim)));
@@ -404,11 +448,13 @@ KVL__FN kvl_status kvl__write_rows(kvl__save* job, int layer, int seq, int32_t* 
         kvl__page* page = kvl__page_of(kvl__table_pages(from->table)[p]);
         if (page->file_number == 0) page->file_number = ++*numbered;
     }
-    const uint64_t bytes = 56u + kvl__stretch_bytes(l, from) + 8u * (uint64_t)num_pages +
+    const uint64_t bytes = 56u + kvl__kept_bytes(l, from) + kvl__stretch_bytes(l, from) +
+                           8u * (uint64_t)num_pages +
                            (uint64_t)(*numbered - known) * l->page_bytes;
     KVL__TRY(kvl__section_write(&job->s, KVL__TAG_ROWS, (uint32_t)layer, bytes));
     KVL__TRY(kvl__write_extent(&job->s, &from->now));
     KVL__TRY(kvl__write_i64(&job->s, num_pages));
+    KVL__TRY(kvl__write_kept(&job->s, l, from));
     KVL__TRY(kvl__write_stretches(job, l, from));
     KVL__TRY(kvl__write_pages(job, l, from, known));
     return kvl__section_write_end(&job->s);
@@ -645,7 +691,10 @@ KVL__FN kvl_status kvl__match_layer(kvl_context* ctx, int index, const kvl__file
     KVL__REQUIRE(ctx, f->head_dim == own.head_dim && f->head_dim_v == own.head_dim_v,
                  KVL_BAD_ARGUMENT, "layer %d: head_dim = %u and %u in the file, %u and %u in the "
                  "cache", index, f->head_dim, f->head_dim_v, own.head_dim, own.head_dim_v);
-    KVL__REQUIRE(ctx, strcmp(f->spec, own.spec) == 0, KVL_BAD_ARGUMENT,
+    const size_t letters = strlen(f->spec);
+    const int same = strncmp(f->spec, own.spec, letters) == 0 &&
+                     (!own.spec[letters] || strcmp(own.spec + letters, ",kept=0") == 0);
+    KVL__REQUIRE(ctx, same, KVL_BAD_ARGUMENT,
                  "layer %d: spec '%s' in the file, '%s' in the cache; with recode it is loaded "
                  "by way of full rows", index, f->spec, own.spec);
     KVL__REQUIRE(ctx, f->calibration == own.calibration, KVL_BAD_ARGUMENT,
@@ -767,9 +816,9 @@ KVL__FN kvl_status kvl__read_stretches(kvl__file_load* job, const kvl__layer* l,
     const int64_t beyond = history - to->now.history;
     const kvl__seq_layer view = kvl__staging_blank(&job->st, l, to);
     for (int head = 0; head < l->config.num_kv_heads; ++head) {
-        kvl__stretch rows[2];
+        kvl__stretch rows[KVL__STRETCHES];
         kvl__stretches(l, &view, head, rows);
-        for (int i = 0; i < 2; ++i) {
+        for (int i = 0; i < KVL__STRETCHES; ++i) {
             for (int side = 0; side < l->config.num_stored; ++side) {
                 const int64_t dim = l->config.side[side].head_dim;
                 if (i == 1) KVL__TRY(kvl__skip(s, 2 * beyond * dim));
@@ -942,6 +991,7 @@ KVL__FN kvl_status kvl__read_rows(kvl__file_load* job, int layer, int seq)
                  "sequence", seq, (long long)e.rows);
     to->now = e;
     to->now.history = kvl__min_i64(e.history, l->keep_rows);
+    KVL__TRY(kvl__read_kept(&job->s, l, to));
     KVL__TRY(kvl__read_stretches(job, l, to, e.history));
     KVL__TRY(kvl__read_pages(job, l, to, end - num_pages, num_pages));
     kvl__record_update(job->cache, to, 1);
@@ -1034,12 +1084,32 @@ typedef struct kvl__copy {
     kvl__passage way;
 } kvl__copy;
 
+// Which of rows [first, first + num) are kept there and are to be kept here: all that are not in
+// the sink here, where the spec has kept=.
+KVL__FN int32_t kvl__copy_names(const kvl__copy* c, int layer, int64_t first, int32_t num,
+                                int32_t* names)
+{
+    const kvl__layer *l = &c->from->layers[layer], *to = &c->to->layers[layer];
+    const kvl__seq_layer* s = &kvl__seq_find(c->from, c->from_seq)->layers[layer];
+    const int64_t rows = kvl__seq_find(c->to, c->to_seq)->layers[layer].now.rows;
+    const int64_t least = first + kvl__max_i64(0, to->config.sink_len - rows);
+    int32_t count = 0;
+    if (s->now.kept == 0 || to->config.kept_len == 0) return 0;
+    for (int64_t i = kvl__kept_before(l, s, least); i < s->now.kept; ++i) {
+        const int64_t row = kvl__kept_positions(l, s)[i] - first;
+        if (row < num) names[count++] = (int32_t)row;
+    }
+    return count;
+}
+
 // Rows [first, first + num) of a layer, at most KVL__COPY_ROWS.
 KVL__FN kvl_status kvl__copy_part(const kvl__copy* c, int layer, int64_t first, int32_t num)
 {
     const kvl__config* one = &c->to->layers[layer].config;
     const uint64_t row = 4u * (uint64_t)one->num_kv_heads * (uint64_t)num;
     const uint64_t k_bytes = row * (uint64_t)one->side[0].head_dim;
+    int32_t names[KVL__COPY_ROWS];
+    const int32_t num_names = kvl__copy_names(c, layer, first, num, names);
     kvl_rows rows[2];
     kvl_append_desc a;
     memset(rows, 0, sizeof rows);
@@ -1054,6 +1124,10 @@ KVL__FN kvl_status kvl__copy_part(const kvl__copy* c, int layer, int64_t first, 
     a.num_seqs = 1;
     a.seqs = &c->to_seq;
     a.num_rows = &num;
+    if (num_names > 0) {
+        a.num_kept = &num_names;
+        a.kept = names;
+    }
     a.k.data = c->way.rows[1];
     if (one->num_stored == 2) a.v.data = (char*)c->way.rows[1] + k_bytes;
     if (kvl__on_device(c->to))
@@ -1218,7 +1292,7 @@ KVL__PUBLIC kvl_status kvl_copy_rows(kvl_cache* to, kvl_seq to_seq, kvl_cache* f
 }
 
 // A cache of the file's own specs, to read it with.
-KVL__FN kvl_status kvl__load_twin(const kvl_cache* cache, const kvl__file_layer* layers,
+KVL__FN kvl_status kvl__load_twin(const kvl_cache* cache, kvl__file_layer* layers,
                                   const kvl_load_desc* d, kvl_cache** twin)
 {
     kvl_context* ctx = cache->ctx;
@@ -1240,6 +1314,8 @@ KVL__FN kvl_status kvl__load_twin(const kvl_cache* cache, const kvl__file_layer*
         descs[i].head_dim = (int)kvl__min_i64(layers[i].head_dim, INT_MAX);
         descs[i].head_dim_v = (int)kvl__min_i64(layers[i].head_dim_v, INT_MAX);
         descs[i].values_in_keys = layers[i].active == 3;
+        if (!strstr(layers[i].spec, "kept="))
+            kvl__append_text(layers[i].spec, sizeof layers[i].spec, ",kept=0");
         descs[i].spec = layers[i].spec;
     }
     memset(&desc, 0, sizeof desc);
@@ -1290,7 +1366,7 @@ KVL__FN kvl_status kvl__load_recode(kvl__file_load* job, kvl_cache* cache, int* 
 }
 
 KVL__FN kvl_status kvl__load_into(kvl__file_load* job, kvl_cache* cache, const kvl_load_desc* d,
-                                  const kvl__file_layer* layers, int num_seqs)
+                                  kvl__file_layer* layers, int num_seqs)
 {
     kvl_cache* twin = NULL;
     kvl_status status = KVL_OK;

@@ -6,6 +6,7 @@
 #ifndef KVL_OPS_H
 #define KVL_OPS_H
 
+#include "kvl_kept.h"
 #include "kvl_predict.h"
 #include "kvl_settle.h"
 #include "kvl_shift.h"
@@ -234,6 +235,19 @@ KVL__FN kvl_status kvl__layer_turns(kvl_cache* cache, kvl__layer* l, const kvl_r
     return KVL_OK;
 }
 
+// Which rows of a prompt are kept depends on all of it, what begins alike shares its beginning.
+KVL__FN kvl_status kvl__check_kept_layer(kvl_context* ctx, int layer, const kvl_cache_desc* desc,
+                                         const kvl__config* c)
+{
+    KVL__REQUIRE(ctx, !c->kept_len || ctx->target != KVL_TARGET_CUDA, KVL_UNSUPPORTED,
+                 "layer %d: kept = %d: must be 0 on target cuda, whose kernels read no kept rows",
+                 layer, c->kept_len);
+    KVL__REQUIRE(ctx, !c->kept_len || !desc->prefix_bytes, KVL_UNSUPPORTED,
+                 "layer %d: kept = %d: must be 0 with prefix_bytes: which rows are kept is the "
+                 "choice of a whole prompt, and its beginning would be shared", layer, c->kept_len);
+    return KVL_OK;
+}
+
 // Fills the layers of a cache that has none of its kernels yet.
 KVL__FN kvl_status kvl__layers_configure(kvl_cache* cache, const kvl_cache_desc* desc)
 {
@@ -247,6 +261,7 @@ KVL__FN kvl_status kvl__layers_configure(kvl_cache* cache, const kvl_cache_desc*
         KVL__TRY(kvl__config_create(cache->ctx, i, &desc->layers[i], desc->spec,
                                     desc->calibration, &l->config));
         l->active = 1;
+        KVL__TRY(kvl__check_kept_layer(cache->ctx, i, desc, &l->config));
         KVL__TRY(kvl__layer_needs_turns(cache->ctx, i, desc->layers[i].rope, l));
         l->softmax_scale = l->desc.softmax_scale > 0.0f
             ? l->desc.softmax_scale : 1.0f / sqrtf((float)l->desc.head_dim);
@@ -526,6 +541,7 @@ KVL__PUBLIC kvl_status kvl_seq_get_rows(const kvl_cache* cache, int layer, kvl_s
     out->sink = kvl__min_i64(now->rows, l->config.sink_len);
     out->quantized = now->quantized;
     out->tail = out->rows - out->sink - out->quantized;
+    out->kept = now->kept > 0 ? now->kept - kvl__kept_gone(l, &seq->layers[layer]) : 0;
     out->dropped = kvl__gone_rows(now);
     return KVL_OK;
 }
@@ -594,6 +610,9 @@ KVL__FN void kvl__store_value(unsigned char* to, kvl_type type, int64_t i, float
 typedef struct kvl__append_seq {
     kvl__seq_layer* s;
     int64_t         first_row, num_rows;   // in the caller's rows
+    int64_t         start;                 // first_row of the call: kept rows are counted from it
+    const int32_t*  kept;                  // [num_kept] rows from first_row on that are kept
+    int32_t         num_kept;
     int64_t         left;                  // rows behind these that wait for a later step
     kvl__change     change;
     kvl__extent     was;                   // when its pages were there and no row had come
@@ -695,6 +714,14 @@ KVL__FN kvl_status kvl__append_bad_row(const kvl__append_job* job)
                      "%d: rows must be finite",
                      (int)(job->l - job->cache->layers), side ? 'v' : 'k',
                      (double)x, seq, (long long)(row - job->seqs[seq].first_row), head, channel);
+}
+
+// Where row r of a sequence is kept; < 0: it is not named.  *next: of a->kept, the first that it
+// may be.
+KVL__FN int64_t kvl__append_kept(const kvl__append_seq* a, int64_t r, int32_t* next)
+{
+    if (*next == a->num_kept || a->kept[*next] != a->first_row + r - a->start) return -1;
+    return a->s->now.kept + (*next)++;
 }
 
 // One row of one head into a window, as 16 bits.
@@ -884,14 +911,16 @@ KVL__FN void kvl__append_together(const kvl__append_job* job, const kvl__append_
     const kvl__layer* l = job->l;
     const kvl__config* c = &l->config;
     int64_t rows = a->s->now.rows, quantized = a->s->now.quantized;
+    int32_t next = 0;
     for (int64_t r = 0; r < a->num_rows; ++r, ++rows) {
         const int64_t tail_at = rows - c->sink_len - quantized;
+        const int64_t kept = kvl__append_kept(a, r, &next);
         for (int i = 0; i < 2 * c->num_kv_heads; ++i) {
             const int side = i % 2, dim = c->side[side].head_dim;
             const kvl__windows w = kvl__windows_of(l, a->s, i / 2);
-            kvl__store_window_row(&c->side[side], &job->side[side], a->first_row + r, i / 2,
-                                  tail_at < 0 ? w.sink[side] + rows * dim
-                                              : w.tail[side] + tail_at * dim);
+            uint16_t* to = tail_at < 0 ? w.sink[side] + rows * dim : w.tail[side] + tail_at * dim;
+            kvl__store_window_row(&c->side[side], &job->side[side], a->first_row + r, i / 2, to);
+            if (kept >= 0) memcpy(w.kept[side] + kept * dim, to, (size_t)dim * sizeof *to);
         }
         if (tail_at + 1 < l->tail_rows && r + 1 < a->num_rows) continue;
         const int64_t due = kvl__quantized_rows(c, rows + 1) - quantized;
@@ -918,12 +947,15 @@ KVL__FN void kvl__append_item(void* arg, int64_t item, int thread)
     }
     const kvl__windows w = kvl__windows_of(l, a->s, head);
     int64_t rows = a->s->now.rows, quantized = a->s->now.quantized;
+    int32_t next = 0;
     for (int64_t r = 0; r < a->num_rows; ++r, ++rows) {
         const int64_t tail_at = rows - c->sink_len - quantized;
+        const int64_t kept = kvl__append_kept(a, r, &next);
         for (int side = 0; side < c->num_stored; ++side) {
-            uint16_t* to = tail_at < 0 ? w.sink[side] + rows * c->side[side].head_dim
-                                       : w.tail[side] + tail_at * c->side[side].head_dim;
+            const int64_t dim = c->side[side].head_dim;
+            uint16_t* to = tail_at < 0 ? w.sink[side] + rows * dim : w.tail[side] + tail_at * dim;
             kvl__store_window_row(&c->side[side], &job->side[side], a->first_row + r, head, to);
+            if (kept >= 0) memcpy(w.kept[side] + kept * dim, to, (size_t)dim * sizeof *to);
         }
         if (tail_at + 1 < l->tail_rows && r + 1 < a->num_rows) continue;
         const int64_t due = kvl__quantized_rows(c, rows + 1) - quantized;
@@ -960,7 +992,7 @@ KVL__FN kvl_status kvl__append_seqs(kvl__append_job* job, const kvl_append_desc*
         KVL__REQUIRE(ctx, rows >= 0, KVL_BAD_ARGUMENT,
                      "num_rows[%d] = %lld: must not be negative", i, (long long)rows);
         job->seqs[i].s = &seq->layers[d->layer];
-        job->seqs[i].first_row = *num_rows;
+        job->seqs[i].first_row = job->seqs[i].start = *num_rows;
         job->seqs[i].num_rows = rows;
         *num_rows += rows;
         KVL__REQUIRE(ctx, *num_rows < (int64_t)1 << 31, KVL_BAD_ARGUMENT,
@@ -969,6 +1001,25 @@ KVL__FN kvl_status kvl__append_seqs(kvl__append_job* job, const kvl_append_desc*
             KVL__REQUIRE(ctx, d->seqs[j] != d->seqs[i], KVL_BAD_ARGUMENT,
                          "seqs[%d] = %#llx: is seqs[%d] as well", i,
                          (unsigned long long)d->seqs[i], j);
+    }
+    return KVL_OK;
+}
+
+// The rows that are named to be kept, sequence by sequence.
+KVL__FN kvl_status kvl__append_names(kvl__append_job* job, const kvl_append_desc* d)
+{
+    const int32_t* rows = d->kept;
+    KVL__REQUIRE(job->cache->ctx, !rows || d->num_kept, KVL_BAD_ARGUMENT,
+                 "num_kept = NULL: must be given with kept");
+    for (int i = 0; d->num_kept && i < d->num_seqs; ++i) {
+        kvl__append_seq* a = &job->seqs[i];
+        const kvl__kept_names names = { job->l, a->s, i, a->num_rows, rows, d->num_kept[i] };
+        KVL__REQUIRE(job->cache->ctx, rows || d->num_kept[i] == 0, KVL_BAD_ARGUMENT,
+                     "kept = NULL: must be given, num_kept[%d] = %d", i, (int)d->num_kept[i]);
+        KVL__TRY(kvl__check_kept(job->cache->ctx, &names));
+        a->kept = rows;
+        a->num_kept = d->num_kept[i];
+        if (rows) rows += d->num_kept[i];
     }
     return KVL_OK;
 }
@@ -1027,6 +1078,7 @@ KVL__FN void kvl__append_keep(const kvl__append_job* job, kvl__append_seq* a)
     kvl__seq_layer* s = a->s;
     const int64_t left = s->now.quantized - a->change.kept;
     kvl__pages_keep(job->cache, job->l, s, &a->change);
+    if (a->num_kept > 0) kvl__kept_forget(job->l, s);
     if (left > 0) {
         s->now.quantized = a->change.kept;
         kvl__record_update(job->cache, s, 1);
@@ -1136,6 +1188,7 @@ KVL__FN kvl_status kvl__append_check(kvl__append_job* job, const kvl_append_desc
     const kvl__config* c = &job->l->config;
     kvl_context* ctx = job->cache->ctx;
     KVL__TRY(kvl__append_seqs(job, d, num_rows));
+    KVL__TRY(kvl__append_names(job, d));
     if (*num_rows == 0) return KVL_OK;
     if (ctx->gpu) KVL__TRY(kvl__device_check_append(job));
     if (job->replay) return kvl__append_check_below(job);
@@ -1165,6 +1218,16 @@ KVL__FN void kvl__warn_of_context(const kvl__append_job* job)
     }
 }
 
+// Named rows that have come have their positions.
+KVL__FN void kvl__append_keep_named(const kvl__layer* l, kvl__append_seq* a)
+{
+    const int64_t done = a->first_row - a->start;
+    while (a->num_kept > 0 && *a->kept < done + a->num_rows) {
+        kvl__kept_positions(l, a->s)[a->s->now.kept++] = a->s->now.rows + *a->kept++ - done;
+        --a->num_kept;
+    }
+}
+
 // Appends num_rows of each sequence; their pages are there.  Nothing grows after a failure.
 KVL__FN void kvl__append_rows(kvl__append_job* job, int64_t num_rows)
 {
@@ -1174,6 +1237,7 @@ KVL__FN void kvl__append_rows(kvl__append_job* job, int64_t num_rows)
     if (job->cache->device.status != KVL_OK) return;
     for (int i = 0; i < job->num_seqs; ++i) {
         kvl__append_seq* a = &job->seqs[i];
+        kvl__append_keep_named(job->l, a);
         a->s->now = kvl__grown(&job->l->config, &a->s->now, a->num_rows, job->l->keep_rows);
     }
     kvl__warn_of_context(job);
@@ -1371,6 +1435,29 @@ KVL__FN const kvl__query* kvl__query_of_item(const kvl__attend_job* job, int64_t
     return &job->cache->wave[lo];
 }
 
+// One row: o = (exp(lse_a) o_a + exp(lse_b) o_b) / (exp(lse_a) + exp(lse_b)).  An empty part is not
+// read, and leaves the other one's bits as they are.
+KVL__FN void kvl__merge_row(const kvl_merge_desc* d, int64_t row)
+{
+    const float a = d->lse_a[row], b = d->lse_b[row], most = fmaxf(a, b);
+    const float* o_a = d->o_a + row * d->head_dim;
+    const float* o_b = d->o_b + row * d->head_dim;
+    float* o = d->o + row * d->head_dim;
+    const size_t bytes = (size_t)d->head_dim * sizeof *o;
+    if (most == -INFINITY) {
+        memset(o, 0, bytes);
+    } else if (a == -INFINITY || b == -INFINITY) {
+        memmove(o, a == -INFINITY ? o_b : o_a, bytes);
+    } else {
+        const float weight_a = expf(a - most), weight_b = expf(b - most);
+        const float sum = weight_a + weight_b;
+        for (int i = 0; i < d->head_dim; ++i) o[i] = (weight_a * o_a[i] + weight_b * o_b[i]) / sum;
+        d->lse[row] = most + logf(sum);
+        return;
+    }
+    d->lse[row] = most;
+}
+
 // What reads the keys of all heads at once, where a layer's are stored so.
 KVL__FN kvl__across kvl__across_of(const kvl__layer* l)
 {
@@ -1471,51 +1558,137 @@ KVL__FN int kvl__keeps_queries(const kvl__layer* l)
     return !l->turns && !kvl__is_by_position(c) && !kvl__sketches(c);
 }
 
+// One part of one query row and KV head, at a thread.
+typedef struct kvl__part {
+    const kvl__attend_job* job;
+    const kvl__query*      query;
+    int                    head;
+    kvl__prepared*         prepared;
+    float*                 q;           // [num_heads, head_dim_k]
+    float*                 o;           // [num_heads, head_dim_v] for a further stretch
+} kvl__part;
+
+// One stretch of a part's rows: what one call of a kernel reads.
+KVL__FN void kvl__attend_stretch(const kvl__part* part, kvl__attend_args* a)
+{
+    const kvl__attend_job* job = part->job;
+    const kvl__layer* l = job->l;
+    const int64_t number = part->query - job->cache->wave;
+    kvl__prepared* p = part->prepared;
+    const int ready = a->pages && p->wave == job->cache->num_waves && p->query == number &&
+                      p->head == part->head;
+    if (!ready) {
+        kvl__load_queries(job, part->query, part->head, part->q);
+        memset(p->bias, 0, sizeof p->bias);
+        p->wave = a->pages && kvl__keeps_queries(l) ? job->cache->num_waves : 0;
+        p->query = number;
+        p->head = part->head;
+    }
+    a->q = part->q;
+    a->bias = p->bias;
+    if (!a->pages) {
+        l->program.attend_windows(a);
+        return;
+    }
+    kvl__basis_args basis;
+    basis.codec = &l->config.side[0];
+    basis.tables = kvl__record_of(l, 0, part->head);
+    basis.x = part->q;
+    basis.bias = p->bias;
+    basis.mass = NULL;
+    basis.num_heads = l->config.num_heads;
+    kvl__attend_pages(job, part->query, part->head, &basis, ready, a);
+}
+
+// A further stretch, joined to the result of those before it.
+KVL__FN void kvl__attend_further(const kvl__part* part, const kvl__attend_args* a)
+{
+    float lse[KVL__MAX_HEADS];
+    kvl__attend_args further = *a;
+    kvl_merge_desc d;
+    further.o = part->o;
+    further.lse = lse;
+    kvl__attend_stretch(part, &further);
+    memset(&d, 0, sizeof d);
+    d.head_dim = part->job->l->config.side[1].head_dim;
+    d.o_a = d.o = a->o;
+    d.lse_a = d.lse = a->lse;
+    d.o_b = part->o;
+    d.lse_b = lse;
+    for (int h = 0; h < a->num_heads; ++h) kvl__merge_row(&d, h);
+}
+
+// A part of pages but for the codes of kept rows: the stretches between these.
+KVL__FN void kvl__attend_between_kept(const kvl__part* part, const kvl__attend_args* a)
+{
+    const kvl__layer* l = part->job->l;
+    const kvl__seq_layer* s = part->query->s;
+    const int64_t* kept = kvl__kept_positions(l, s);
+    const int64_t first = a->position + part->query->position;       // of the sequence, in pages[0]
+    int64_t i = kvl__kept_before(l, s, first + a->first_row);
+    int num = 0;
+    for (int64_t at = a->first_row; at < a->end_row; ++i) {
+        kvl__attend_args stretch = *a;
+        stretch.first_row = at;
+        if (i < s->now.kept) stretch.end_row = kvl__min_i64(a->end_row, kept[i] - first);
+        at = stretch.end_row + 1;
+        if (stretch.first_row == stretch.end_row) continue;
+        if (num++ == 0) kvl__attend_stretch(part, &stretch);
+        else kvl__attend_further(part, &stretch);
+    }
+    for (int h = 0; num == 0 && h < a->num_heads; ++h) a->lse[h] = -INFINITY;
+    if (num == 0)
+        memset(a->o, 0, (size_t)(a->num_heads * l->config.side[1].head_dim) * sizeof *a->o);
+}
+
+// Sink and tail, and the kept rows whose codes the query would see: all at once, where a score does
+// not depend on its row's position.
+KVL__FN void kvl__attend_windows_and_kept(const kvl__part* part, kvl__attend_args* a)
+{
+    const kvl__config* c = &part->job->l->config;
+    const kvl__query* query = part->query;
+    const kvl__windows w = kvl__windows_of(part->job->l, query->s, part->head);
+    kvl__attend_stretch(part, a);
+    int64_t i = kvl__kept_before(part->job->l, query->s, c->sink_len + query->v.page_begin);
+    const int64_t end =
+        kvl__kept_before(part->job->l, query->s, c->sink_len + query->v.page_end);
+    const int64_t* positions = kvl__kept_positions(part->job->l, query->s);
+    for (int64_t num; i < end; i += num) {
+        num = a->slopes ? 1 : end - i;
+        memset(a->windows, 0, sizeof a->windows);
+        a->windows[0].k = w.kept[0] + i * c->side[0].head_dim;
+        a->windows[0].v = w.kept[1] + i * c->side[1].head_dim;
+        a->windows[0].num_rows = num;
+        a->windows[0].position = positions[i] - query->position;
+        kvl__attend_further(part, a);
+    }
+}
+
 // One part of one query row and KV head; whoever finishes the last part merges.
 KVL__FN void kvl__attend_item(void* arg, int64_t item, int thread)
 {
     const kvl__attend_job* job = (const kvl__attend_job*)arg;
     kvl_cache* cache = job->cache;
-    const kvl__layer* l = job->l;
+    const kvl__config* c = &job->l->config;
     const kvl__query* query = kvl__query_of_item(job, item);
     const int num_parts = query->v.num_splits + 1;
     const int64_t local = item - query->first_item, number = query - cache->wave;
-    const int head = (int)(local / num_parts), part = (int)(local % num_parts);
+    const int head = (int)(local / num_parts), number_of_part = (int)(local % num_parts);
     unsigned char* scratch = cache->thread_scratch + thread * cache->thread_bytes;
-    kvl__prepared* p = (kvl__prepared*)(void*)scratch;
     float* q = (float*)(void*)(scratch + KVL__PREPARED_BYTES);
     float* acc = (float*)(void*)((unsigned char*)q + kvl__round_up(4 * cache->q_floats, 64));
+    const kvl__part part = { job, query, head, (kvl__prepared*)(void*)scratch, q, acc };
     kvl__attend_args a;
-    kvl__attend_args_of(job, query, head, part, &a);
-    const int ready = a.pages && p->wave == cache->num_waves && p->query == number &&
-                      p->head == head;
-    if (!ready) {
-        kvl__load_queries(job, query, head, q);
-        memset(p->bias, 0, sizeof p->bias);
-        p->wave = a.pages && kvl__keeps_queries(l) ? cache->num_waves : 0;
-        p->query = number;
-        p->head = head;
-    }
-    a.q = q;
-    a.bias = p->bias;
+    kvl__attend_args_of(job, query, head, number_of_part, &a);
     a.o = cache->o_part + item * cache->part_floats;
-    a.lse = cache->lse_part + item * l->config.num_heads;
+    a.lse = cache->lse_part + item * c->num_heads;
     a.scratch = (unsigned char*)acc + kvl__round_up(4 * cache->acc_floats, 64);
-    if (a.pages) {
-        kvl__basis_args basis;
-        basis.codec = &l->config.side[0];
-        basis.tables = kvl__record_of(l, 0, head);
-        basis.x = q;
-        basis.bias = p->bias;
-        basis.mass = NULL;
-        basis.num_heads = l->config.num_heads;
-        kvl__attend_pages(job, query, head, &basis, ready, &a);
-    } else {
-        l->program.attend_windows(&a);
-    }
-    int32_t* done = &cache->done[number * l->config.num_kv_heads + head];
+    if (query->s->now.kept == 0) kvl__attend_stretch(&part, &a);
+    else if (a.pages) kvl__attend_between_kept(&part, &a);
+    else kvl__attend_windows_and_kept(&part, &a);
+    int32_t* done = &cache->done[number * c->num_kv_heads + head];
     if (__atomic_add_fetch(done, 1, __ATOMIC_ACQ_REL) == num_parts)
-        kvl__merge(job, query, head, item - part, acc);
+        kvl__merge(job, query, head, item - number_of_part, acc);
 }
 
 // Small waves are not worth waking a thread for.
@@ -1797,6 +1970,7 @@ KVL__FN void kvl__restore_tail_item(void* arg, int64_t item, int thread)
             kvl__restore_rows(l, t->s, side, (int)item, t->row + done, (int)some,
                               w.tail[side] + done * l->config.side[side].head_dim);
         }
+    kvl__kept_return(l, t->s, (int)item, t->row, t->num);
 }
 
 // The rows [row, row + num) of the pages, of one group along tokens, become the tail's first ones.
@@ -1825,15 +1999,17 @@ KVL__FN void kvl__restore_row(const kvl__restore_job* job, int64_t row, int head
     const int64_t quantized = job->s->now.quantized;
     unsigned char* to = (unsigned char*)(uintptr_t)job->out.data +
                         (row - job->first) * job->out.row_bytes + head * job->out.head_bytes;
+    const int64_t kept = kvl__kept_at(job->l, job->s, row);
     float x[KVL__MAX_HEAD_DIM];
-    if (row >= sink && row < sink + quantized) {
+    if (row >= sink && row < sink + quantized && kept < 0) {
         kvl__decode_args a;
         memset(&a, 0, sizeof a);
         a.rows = x;
         kvl__decode_side(job->l, job->s, job->side, head, row - sink, 1, &a);
     } else {
         const kvl__windows w = kvl__windows_of(job->l, job->s, head);
-        const uint16_t* from = row < sink
+        const uint16_t* from = kept >= 0
+            ? w.kept[job->side] + kept * codec->head_dim : row < sink
             ? w.sink[job->side] + row * codec->head_dim
             : w.tail[job->side] + (row - sink - quantized) * codec->head_dim;
         for (int i = 0; i < dim; ++i) x[i] = kvl__row_to_f32(from[i], codec->rows);

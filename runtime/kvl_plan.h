@@ -26,6 +26,7 @@ typedef struct kvl__extent {
     int64_t released;              // the first after the sink that a sliding window let go
     int64_t history;               // of quantized rows, the newest: their 16-bit rows are there too
     int64_t altered;               // 1 + the first row that a truncation read back from its codes
+    int64_t kept;                  // rows that are there in 16 bits as well: see kvl_kept.h
 } kvl__extent;
 
 // Rows in pages that age asks for when a sequence has `rows` rows; a truncation may leave more.

@@ -43,8 +43,7 @@ KVL__FN void kvl__prefill_layer(kvl__prefill* p, const kvl__append_job* from)
         l->tail_rows = kvl__max_i64(l->tail_rows, a->s->now.rows + a->num_rows - c->sink_len -
                                                   kvl__settled(c, &a->s->now).quantized);
     }
-    l->window_bytes = (uint64_t)c->num_kv_heads * 2u *
-                      (uint64_t)((l->sink_rows + l->tail_rows) * kvl__stored_dims(c));
+    l->window_bytes = kvl__window_bytes(l);
 }
 
 KVL__FN void kvl__prefill_free(kvl__prefill* p)
@@ -98,7 +97,11 @@ KVL__FN void kvl__prefill_item(void* arg, int64_t item, int thread)
         const size_t row_bytes = 2u * (size_t)c->side[side].head_dim;
         memcpy(b.sink[side], a.sink[side], (size_t)sink * row_bytes);
         memcpy(b.tail[side], a.tail[side], (size_t)tail * row_bytes);
+        memcpy(b.kept[side], a.kept[side], (size_t)from->now.kept * row_bytes);
     }
+    if (from->now.kept > 0 && head == 0)
+        memcpy(kvl__kept_positions(&p->layer, &p->seqs[item / c->num_kv_heads]),
+               kvl__kept_positions(p->from->l, from), (size_t)from->now.kept * sizeof(int64_t));
     kvl__append_item(arg, item, thread);
 }
 

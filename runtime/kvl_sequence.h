@@ -249,6 +249,7 @@ KVL__FN void kvl__cut_layer(kvl_cache* cache, const kvl__layer* l, kvl__seq_laye
         kvl__return_history(l, s, cut->returned, tail_len);
     kvl__pages_keep(cache, l, s, &change);
     s->now = cut->to;
+    s->now.kept = kvl__kept_before(l, s, s->now.rows);
     kvl__record_update(cache, s, 1);
     KVL_ASSERT(kvl__seq_layer_holds(l, s));
 }
@@ -497,29 +498,6 @@ KVL__PUBLIC kvl_status kvl_append_attend(kvl_cache* cache, const kvl_append_desc
 }
 
 // MERGE
-
-// One row: o = (exp(lse_a) o_a + exp(lse_b) o_b) / (exp(lse_a) + exp(lse_b)).  An empty part is not
-// read, and leaves the other one's bits as they are.
-KVL__FN void kvl__merge_row(const kvl_merge_desc* d, int64_t row)
-{
-    const float a = d->lse_a[row], b = d->lse_b[row], most = fmaxf(a, b);
-    const float* o_a = d->o_a + row * d->head_dim;
-    const float* o_b = d->o_b + row * d->head_dim;
-    float* o = d->o + row * d->head_dim;
-    const size_t bytes = (size_t)d->head_dim * sizeof *o;
-    if (most == -INFINITY) {
-        memset(o, 0, bytes);
-    } else if (a == -INFINITY || b == -INFINITY) {
-        memmove(o, a == -INFINITY ? o_b : o_a, bytes);
-    } else {
-        const float weight_a = expf(a - most), weight_b = expf(b - most);
-        const float sum = weight_a + weight_b;
-        for (int i = 0; i < d->head_dim; ++i) o[i] = (weight_a * o_a[i] + weight_b * o_b[i]) / sum;
-        d->lse[row] = most + logf(sum);
-        return;
-    }
-    d->lse[row] = most;
-}
 
 // A logit without a value takes its share of a row.
 KVL__FN void kvl__merge_sink(const kvl_merge_desc* d, int64_t row)

@@ -11,8 +11,9 @@
 // Counts of references lie together, apart from the pages: a fork that goes its own way refers to
 // each page of a long sequence, which lie anywhere.
 //
-// A window buffer is [num_kv_heads] x { sink keys, sink values, tail keys, tail values }, 16-bit
-// rows of one head contiguous; forks share it until one of them writes.  A tail has keep_rows of
+// A window buffer is [num_kv_heads] x { sink keys, sink values, tail keys, tail values, kept keys,
+// kept values }, 16-bit rows of one head contiguous, and behind them the positions of kept rows
+// (kvl_kept.h); forks share it until one of them writes.  A tail has keep_rows of
 // history before its first row: the newest quantized rows as they were, for a truncation that takes
 // them back.  Sizes come from one place, so that kvl_estimate and what is allocated cannot differ.
 //
@@ -536,24 +537,45 @@ KVL__FN void kvl__page_release(kvl_cache* cache, const kvl__layer* l, unsigned c
 typedef struct kvl__windows {
     uint16_t* sink[2];             // keys, values: [sink_rows, head_dim]
     uint16_t* tail[2];             // [tail_rows, head_dim], keep_rows of history before it
+    uint16_t* kept[2];             // [kept_len, head_dim]
 } kvl__windows;
 
 KVL__FN kvl__windows kvl__windows_of(const kvl__layer* l, const kvl__seq_layer* s, int head)
 {
     const int64_t dk = l->config.side[0].head_dim;
     const int64_t dv = l->config.num_stored == 2 ? l->config.side[1].head_dim : 0;
-    const int64_t rows = l->sink_rows + l->keep_rows + l->tail_rows;
+    const int64_t rows = l->sink_rows + l->keep_rows + l->tail_rows + l->config.kept_len;
     uint16_t* at = (uint16_t*)(void*)s->window + head * rows * (dk + dv);
     kvl__windows w;
     w.sink[0] = at;
     w.sink[1] = w.sink[0] + l->sink_rows * dk;
     w.tail[0] = w.sink[1] + l->sink_rows * dv + l->keep_rows * dk;
     w.tail[1] = w.tail[0] + l->tail_rows * dk + l->keep_rows * dv;
+    w.kept[0] = w.tail[1] + l->tail_rows * dv;
+    w.kept[1] = w.kept[0] + l->config.kept_len * dk;
     if (l->config.num_stored == 1) {
         w.sink[1] = w.sink[0];
         w.tail[1] = w.tail[0];
+        w.kept[1] = w.kept[0];
     }
     return w;
+}
+
+// Bytes of a window buffer.
+KVL__FN uint64_t kvl__window_bytes(const kvl__layer* l)
+{
+    const kvl__config* c = &l->config;
+    const int64_t rows = l->sink_rows + l->keep_rows + l->tail_rows + c->kept_len;
+    const int64_t dims = c->side[0].head_dim + (c->num_stored == 2 ? c->side[1].head_dim : 0);
+    return (uint64_t)c->num_kv_heads * 2u * (uint64_t)(rows * dims) +
+           (uint64_t)c->kept_len * sizeof(int64_t);
+}
+
+// Positions of kept rows [kept_len], the first now.kept of them in use, rising.
+KVL__FN int64_t* kvl__kept_positions(const kvl__layer* l, const kvl__seq_layer* s)
+{
+    const uint64_t at = kvl__window_bytes(l) - (uint64_t)l->config.kept_len * sizeof(int64_t);
+    return (int64_t*)(void*)(s->window + at);
 }
 
 // SEQUENCES
@@ -718,7 +740,7 @@ KVL__FN void kvl__window_free(kvl_cache* cache, const kvl__layer* l, kvl__seq_la
     cache->window_bytes -= bytes;
 }
 
-// Copies the rows of a sequence's window buffer: of its sink, history and tail.
+// Copies the rows of a sequence's window buffer: of its sink, history and tail, and kept ones.
 KVL__FN void kvl__window_copy(const kvl__layer* l, const kvl__seq_layer* from, unsigned char* to)
 {
     const int64_t sink = kvl__min_i64(from->now.rows, l->config.sink_len);
@@ -732,8 +754,12 @@ KVL__FN void kvl__window_copy(const kvl__layer* l, const kvl__seq_layer* from, u
             const int64_t history = from->now.history * l->config.side[side].head_dim;
             memcpy(b.sink[side], a.sink[side], (size_t)sink * row_bytes);
             memcpy(b.tail[side] - history, a.tail[side] - history, (size_t)rows * row_bytes);
+            memcpy(b.kept[side], a.kept[side], (size_t)from->now.kept * row_bytes);
         }
     }
+    if (from->now.kept > 0)
+        memcpy(kvl__kept_positions(l, &copy), kvl__kept_positions(l, from),
+               (size_t)from->now.kept * sizeof(int64_t));
 }
 
 // A window buffer of its own for a sequence that is about to write; it is taken by
@@ -1214,6 +1240,12 @@ KVL__FN int kvl__seq_layer_holds(const kvl__layer* l, const kvl__seq_layer* s)
     if (behind - e->quantized > l->tail_rows || kvl__gone_rows(e) > behind) return 0;
     if (e->history < 0 || e->history > kvl__min_i64(l->keep_rows, e->quantized)) return 0;
     if (e->altered < 0 || e->altered > e->rows) return 0;
+    if (e->kept < 0 || e->kept > l->config.kept_len) return 0;
+    for (int64_t i = 0; i < e->kept; ++i) {
+        const int64_t* positions = kvl__kept_positions(l, s);
+        if (positions[i] < (i ? positions[i - 1] + 1 : l->config.sink_len)) return 0;
+        if (positions[i] >= e->rows) return 0;
+    }
     if (!s->table) return first == end;
     for (int64_t i = 0; i < s->table->num; ++i)
         if (kvl__table_uses(s->table)[i] != kvl__page_of(kvl__table_pages(s->table)[i])->uses ||
@@ -1281,7 +1313,6 @@ KVL__FN int64_t kvl__side_at(const kvl__layer* l, int head, int side)
 KVL__FN void kvl__layer_sizes(kvl__layer* l, int64_t keep_len)
 {
     const kvl__config* c = &l->config;
-    const int64_t dims = kvl__stored_dims(c);
     l->k_bytes = kvl__layout_of(&c->side[0], c->page_size).bytes;
     l->v_bytes = c->num_stored == 2 ? kvl__layout_of(&c->side[1], c->page_size).bytes : 0;
     l->page_bytes = (uint64_t)c->num_kv_heads * (uint64_t)(l->k_bytes + l->v_bytes);
@@ -1291,8 +1322,7 @@ KVL__FN void kvl__layer_sizes(kvl__layer* l, int64_t keep_len)
     l->record_bytes = kvl__records_bytes(c);
     for (int side = 0; side < 2; ++side)
         l->record_floats[side] = kvl__record_floats(&c->side[side]);
-    l->window_bytes = (uint64_t)c->num_kv_heads * 2u *
-                      (uint64_t)((l->sink_rows + l->keep_rows + l->tail_rows) * dims);
+    l->window_bytes = kvl__window_bytes(l);
     l->head_bytes = (uint64_t)((l->desc.sink_logits != NULL) + (l->desc.alibi_slopes != NULL)) *
                     (uint64_t)l->desc.num_q_heads * sizeof(float);
 }

@@ -242,7 +242,7 @@ Test(cuda, presets)
     for (size_t i = 0; i < found.gl_pathc; ++i) {
         char name[64], spec[128];
         read_name(found.gl_pathv[i], name);
-        snprintf(spec, sizeof spec, "%s:sink=1,recent=3", name);
+        snprintf(spec, sizeof spec, "%s:sink=1,recent=3,kept=0", name);
         const shape small = { spec, 2, 1, 64, 64, 70, 0, 0 };
         check_shape(&cuda, &small);
     }

@@ -108,6 +108,129 @@ Test(model, every_split_is_the_same_pass)
     kvl_context_destroy(ctx);
 }
 
+// ROWS OF A PROMPT THAT ARE KEPT
+
+enum { PROMPT = 60, SUNK = 2, KEPT = 5, MOST_LAYERS = 7, MOST_ROW = 64 };
+
+typedef struct seen_keys {
+    int row;                                            // floats of one
+    float k[MOST_LAYERS][NUM_TOKENS * MOST_ROW];
+} seen_keys;
+
+static void see_keys(void* user, const model_rows* rows)
+{
+    seen_keys* seen = user;
+    memcpy(seen->k[rows->layer] + rows->first_position * seen->row, rows->k,
+           (size_t)(rows->num_rows * seen->row) * sizeof(float));
+}
+
+// The rows that a layer is to keep of a prompt whose numbers x [PROMPT, HIDDEN] come in batches:
+// the largest are looked for one by one.
+static void expect_kept(const float* x, int batch_len, bool kept[NUM_TOKENS])
+{
+    int num = 0;
+    memset(kept, 0, NUM_TOKENS * sizeof *kept);
+    for (int first = 0; first < PROMPT; first += batch_len) {
+        static bool taken[PROMPT * HIDDEN];
+        const int end = first + batch_len < PROMPT ? first + batch_len : PROMPT;
+        memset(taken, 0, sizeof taken);
+        for (int i = 0; i < KEPT; i++) {
+            int largest = -1;
+            for (int at = 0; at < end * HIDDEN; at++) {
+                if (taken[at]) { continue; }
+                if (largest < 0 || fabsf(x[at]) > fabsf(x[largest])) { largest = at; }
+            }
+            taken[largest] = true;
+            const int row = largest / HIDDEN;
+            if (row < first || row < SUNK || kept[row] || num == KEPT) { continue; }
+            kept[row] = true;
+            num++;
+        }
+    }
+}
+
+// Which rows a layer gives back as they came.
+static void check_kept(model_session* s, const seen_keys* seen, int layer,
+                       const bool kept[NUM_TOKENS])
+{
+    static float k[NUM_TOKENS * MOST_ROW], v[NUM_TOKENS * MOST_ROW];
+    const kvl_rows to_k = { .data = k }, to_v = { .data = v };
+    kvl_seq_rows rows;
+    int num = 0;
+    cr_assert_eq(kvl_restore(model_session_cache(s), layer, model_session_seq(s), 0, NUM_TOKENS,
+                             &to_k, &to_v), KVL_OK);
+    for (int row = SUNK; row < NUM_TOKENS; row++) {
+        bool exact = true;
+        for (int i = row * seen->row; i < (row + 1) * seen->row; i++) {
+            exact = exact && fabsf(k[i] - seen->k[layer][i]) <= 1e-3f * fabsf(k[i]) + 1e-6f;
+        }
+        cr_expect_eq(exact, kept[row], "layer %d, row %d", layer, row);
+        num += kept[row];
+    }
+    cr_assert_eq(kvl_seq_get_rows(model_session_cache(s), layer, model_session_seq(s), &rows),
+                 KVL_OK);
+    cr_expect_eq(rows.kept, num);
+}
+
+// Breaks when a prompt's largest numbers are others, or rows after it are looked at.
+Test(model, rows_of_a_prompt_with_the_largest_numbers_are_kept)
+{
+    static const struct { int batch_len; bool through_cache; } ways[] = {
+        { NUM_TOKENS, false }, { NUM_TOKENS, true }, { 25, false }, { 25, true }, { 7, false },
+    };
+    int32_t ids[NUM_TOKENS];
+    static seen_keys seen;
+    kvl_context* ctx = open_context();
+    fill_tokens(ids);
+    for (int i = 0; i < NUM_MODELS; i++) {
+        model* m = open_model(&models[i], NULL);
+        const int num_layers = models[i].layers;
+        float* x = malloc((size_t)(num_layers * NUM_TOKENS * HIDDEN) * sizeof *x);
+        seen.row = models[i].kv_heads * models[i].dim;
+        for (size_t way = 0; x != NULL && way < sizeof ways / sizeof ways[0]; way++) {
+            const model_session_desc desc = {
+                .ctx = ctx, .spec = "rtn:b2,g16,sink=2,recent=0,kept=5",
+                .batch_len = ways[way].batch_len, .on_rows = see_keys, .user = &seen };
+            model_session* s = open_session(m, desc);
+            const model_run run = { .ids = ids, .count = NUM_TOKENS, .prompt_len = PROMPT,
+                                    .rows_through_cache = ways[way].through_cache, .entering = x };
+            cr_assert_eq(model_run_tokens(s, &run), MODEL_OK, "%s", model_session_message(s));
+            for (int layer = 0; layer < num_layers; layer++) {
+                bool kept[NUM_TOKENS];
+                expect_kept(x + layer * NUM_TOKENS * HIDDEN, ways[way].batch_len, kept);
+                check_kept(s, &seen, layer, kept);
+            }
+            model_session_free(s);
+        }
+        free(x);
+        model_close(m);
+    }
+    kvl_context_destroy(ctx);
+}
+
+// Breaks when single steps name rows, or a later prompt finds no room where there is some.
+Test(model, steps_name_no_rows_and_prompts_share_the_room)
+{
+    int32_t ids[NUM_TOKENS];
+    kvl_seq_rows rows;
+    kvl_context* ctx = open_context();
+    model* m = open_model(&models[0], NULL);
+    model_session* s = open_session(
+        m, (model_session_desc){ .ctx = ctx, .spec = "rtn:b2,g16,sink=0,recent=0,kept=8" });
+    fill_tokens(ids);
+    for (int i = 0; i < 4; i++) { cr_assert_eq(model_step(s, ids[i], NULL), MODEL_OK); }
+    kvl_seq_get_rows(model_session_cache(s), 0, model_session_seq(s), &rows);
+    cr_expect_eq(rows.kept, 0);
+    for (int i = 0; i < 12; i++) {
+        cr_assert_eq(model_prefill(s, ids + 4 + 3 * i, 3, NULL), MODEL_OK);
+    }
+    kvl_seq_get_rows(model_session_cache(s), 0, model_session_seq(s), &rows);
+    cr_expect_eq(rows.kept, 8);
+    model_session_free(s);
+    model_close(m);
+    kvl_context_destroy(ctx);
+}
+
 // Breaks when logits_of_all mixes up rows or batches.
 Test(model, logits_of_all_rows)
 {

@@ -184,7 +184,7 @@ static void check_presets(int first, int step)
         while (!name[0] && fgets(line, sizeof line, file)) sscanf(line, " name = \"%63[^\"]", name);
         fclose(file);
         cr_assert(name[0], "%s: no name", found.gl_pathv[i - NUM_COMPOSITIONS]);
-        snprintf(spec, sizeof spec, "%s:sink=3,recent=21", name);
+        snprintf(spec, sizeof spec, "%s:sink=3,recent=21,kept=0", name);
         check_spec(in, targets, spec);
     }
     globfree(&found);

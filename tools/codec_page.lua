@@ -162,7 +162,8 @@ end
 
 local function windows_of(codec)
     local w = codec.windows or {}
-    return ("%d / %d"):format(w.sink or 0, w.recent or 0)
+    local named = w.kept and (", %d named"):format(w.kept) or ""
+    return ("%d / %d"):format(w.sink or 0, w.recent or 0) .. named
 end
 
 -- PRINTING
@@ -307,7 +308,8 @@ local function main(paths)
           .. "`sh tools/codecs.sh` makes it anew.  Stages and words are listed by\n"
           .. "`kvloom-eval --list-caches` and explained in the files of `gen/parts/`.\n")
     print(("Bits of a value in pages count metadata, at a head dim of %d where a group is a head;\n"
-           .. "without the rows in 16 bits, whose numbers are those of windows: first / newest.\n"
+           .. "without the rows in 16 bits, whose numbers are those of windows: first / newest,\n"
+           .. "and those that the engine may name (`kept=`).\n"
            ):format(head_dim))
     print("Every codec and every word has kernels on the host and on a CUDA device.  A device\n"
           .. "refuses what its shared memory has no room for, and says how much it would take:\n"

@@ -147,6 +147,7 @@ int eval_engine_pass(eval_engine* engine, model_session* s, const int32_t* ids, 
                             .count = count,
                             .hidden = engine->hidden[side],
                             .rows_through_cache = true,
+                            .prompt_len = engine->prompt_len,
                             .products = engine->desc.products,
                             .progress = is_stopped,
                             .user = engine };

@@ -6,6 +6,10 @@
 // and values that were computed under this same cache. Apart from attention, rows are multiplied
 // in batches, in floats; base and cache have the same arithmetic, so that f16 against f16 gives 0.
 //
+// Rows that a spec with kept= keeps are found in the prompt alone, when all of it is known, as in
+// decoding: the positions of a window that are not measured, a needle's haystack, the beginning of
+// a text to go on with.  Rows that are measured name none.
+//
 // The base's pass is kept as the last layer's rows, and as logits where they fit; any number of
 // caches is compared with it.
 
@@ -37,6 +41,8 @@ typedef struct eval_engine {
     int64_t kept_rows;           // of base_logits that are filled
     float* slices[2];            // [slice_rows, vocab_size]
     int64_t slice_rows;
+    int64_t prompt_len;          // of the passes that follow: the first so many positions are a
+                                 // prompt, of which kept= keeps rows
     bool stopped;                // tick has asked for it
     // Sees the rows of the pass in progress. NULL: nobody.
     void (*on_rows)(void* user, const model_rows* rows);

@@ -25,6 +25,7 @@ static int generate(eval_engine* engine, const char* cache, const eval_prompt* p
     if (status == MODEL_OK) {
         const model_run run = { .ids = prompt->ids, .count = prompt->count, .logits = logits,
                                 .rows_through_cache = true,
+                                .prompt_len = prompt->count,
                                 .products = engine->desc.products };
         engine->stopped = false;
         status = model_run_tokens(s, &run);
@@ -58,6 +59,7 @@ static int follow(eval_engine* engine, const char* cache, const eval_prompt* pro
     if (ids == NULL) { return failed(engine, "out of memory"); }
     memcpy(ids, prompt->ids, (size_t)prompt->count * sizeof *ids);
     memcpy(ids + prompt->count, text->ids, (size_t)text->num_tokens * sizeof *ids);
+    engine->prompt_len = prompt->count;
     int status = eval_engine_open(engine, cache, 0, &s);
     if (status == MODEL_OK) { status = eval_engine_pass(engine, s, ids, count, out != NULL); }
     if (status == MODEL_OK && out != NULL) {

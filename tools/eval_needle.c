@@ -119,6 +119,7 @@ int eval_needle_run(eval_engine* engine, const char* cache, const eval_needle_pr
     model_session* s = NULL;
     const int64_t first = prompt->count - prompt->answer;
     *hit = false;
+    engine->prompt_len = first;
     int status = eval_engine_open(engine, cache, 0, &s);
     if (status == MODEL_OK) { status = eval_engine_pass(engine, s, prompt->ids, prompt->count, 1); }
     if (status == MODEL_OK) {

@@ -79,7 +79,7 @@ static const char* const help[] = {
     "  -c, --ctx-size N         tokens of a window (2048, or what the model allows)\n"
     "      --windows N          (8)\n"
     "      --skip N             positions of each window that are not measured (256, or a quarter\n"
-    "                           of the context where that is less)\n"
+    "                           of the context where that is less): the prompt, for kept=\n"
     "  -t, --threads N          (0: one a processor); changes no number but speed\n"
     "  -j, --jobs N             after the first one, so many windows side by side, each with its\n"
     "                           share of the threads and logits of its own in memory (1)\n"

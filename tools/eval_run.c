@@ -358,6 +358,7 @@ static int run_base(runner* run, int w)
     char what[96];
     snprintf(what, sizeof what, "window %d of %d, f16", w + 1, run->r->num_windows);
     begin_step(run, what);
+    run->engine.prompt_len = run->r->skip;
     int status = eval_engine_open(&run->engine, base->cache, room_after(run), &s);
     if (status == MODEL_OK) {
         status = eval_engine_pass(&run->engine, s, run->ids, run->r->context, 0);
@@ -424,6 +425,7 @@ static int run_window(runner* run, eval_cache* cache, int w)
                                          : NULL;
     engine->on_rows = probe != NULL ? eval_layers_see : NULL;
     engine->on_rows_user = probe;
+    engine->prompt_len = run->r->skip;
     int status = eval_engine_open(engine, cache->cache, room_after(run), &s);
     if (status == MODEL_OK) { status = eval_engine_pass(engine, s, run->ids, run->r->context, 1); }
     engine->on_rows = NULL;

@@ -291,6 +291,7 @@ line("typedef struct kvl__preset {")
 line("    const char*      name;\n    const char*      text;\n    const char*      source;")
 line("    kvl__preset_side side[2];              // keys, values")
 line("    int32_t          sink_len, recent_len, chunk_len, page_size;   // 0: derived")
+line("    int32_t          kept_len;")
 line("    int32_t          rows;                 // of windows: 0 f16, 1 bf16")
 line("    const kvl__size* sizes;                // [num_sizes]")
 line("    int32_t          num_sizes;")
@@ -373,8 +374,9 @@ for _, codec in ipairs(codecs) do
     local w = codec.windows or {}
     line('    { "%s", "%s", "%s",', codec.name, codec.text, codec.source or "")
     line("      { %s,\n        %s },", side(codec, "key"), side(codec, "value"))
-    line("      %d, %d, %d, %d, %d, %s, %d },", w.sink or 0, w.recent or 0, w.chunk or 0,
-         w.page or 0, w.rows == "bf16" and 1 or 0, sizes_of(codec), #(codec.sizes or {}))
+    line("      %d, %d, %d, %d, %d, %d, %s, %d },", w.sink or 0, w.recent or 0, w.chunk or 0,
+         w.page or 0, w.kept or 0, w.rows == "bf16" and 1 or 0, sizes_of(codec),
+         #(codec.sizes or {}))
 end
 line("};\n")
 line("enum { KVL__NUM_PRESETS = %d };\n", #codecs)
@@ -389,7 +391,7 @@ local function help(format, ...)
     line("    %s'\\n',", (format:format(...):gsub("[\\']", "\\%0"):gsub("\\?.", "'%0',")))
 end
 help("spec    preset[/preset][:item,...]   e.g. kivi:k2,v2,g32,sink=4,recent=128")
-help("items   kBITS vBITS bBITS (both)   gSIZE kgSIZE vgSIZE   sink= recent= chunk= page=")
+help("items   kBITS vBITS bBITS (both)   gSIZE kgSIZE vgSIZE   sink= recent= kept= chunk= page=")
 help("        rows=f16|bf16   STAGE=WORD for both, k.STAGE=WORD, v.STAGE=WORD")
 help("        bits=auto:MEAN chosen by calibration   SIZE of a preset that has sizes")
 help("")
@@ -415,7 +417,7 @@ local function usual_items(codec)
         if kg then items[#items + 1] = ("kg%s"):format(kg) end
         if vg then items[#items + 1] = ("vg%s"):format(vg) end
     end
-    for _, name in ipairs { "sink", "recent", "chunk", "page" } do
+    for _, name in ipairs { "sink", "recent", "kept", "chunk", "page" } do
         if w[name] then items[#items + 1] = ("%s=%d"):format(name, w[name]) end
     end
     local needs = reads_tables(codec.key) or reads_tables(codec.value)

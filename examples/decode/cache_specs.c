@@ -95,7 +95,7 @@ static int take_apart(const char* whole, int num_layers, cache_arg* arg, const s
 // Whether an item is a window, or another word that concerns the layer and no side of it.
 static int is_of_layer(const char* item, size_t bytes)
 {
-    static const char* const words[] = { "sink=", "recent=", "chunk=", "page=", "rows=" };
+    static const char* const words[] = { "sink=", "recent=", "kept=", "chunk=", "page=", "rows=" };
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         const size_t n = strlen(words[i]);
         if (bytes >= n && memcmp(item, words[i], n) == 0) { return 1; }

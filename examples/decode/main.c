@@ -543,7 +543,7 @@ static int run_ids(decoder* d, const int32_t* ids, int64_t count, bool* stopped)
 {
     for (int64_t i = 0; i < count; i++) { sampler_accept(d->picker, ids[i]); }
     const model_run run = { .ids = ids, .count = count, .logits = d->logits,
-                            .progress = show_progress };
+                            .prompt_len = count, .progress = show_progress };
     const double start = seconds();
     const int64_t before = model_session_length(d->session);
     const int status = count > 0 ? model_run_tokens(d->session, &run) : MODEL_OK;

@@ -163,6 +163,8 @@ typedef struct model_run {
     bool rows_through_cache;  // each row attends to the cache as it is when that row is its newest,
                               // as in decoding: slower; what an evaluation of the cache measures.
                               // Apart from attention, rows are still multiplied in batches.
+    int64_t prompt_len;     // the first so many tokens are a prompt: of their rows, caches with
+                            // kept= keep those that are largest at a layer's input: model_kept.c
     int products;           // MODEL_PRODUCTS_AUTO ...
     float* entering;        // [num_layers, count, hidden_len] rows as they enter each layer; can be
                             // NULL
@@ -179,7 +181,7 @@ typedef struct model_run {
 //   until model_session_reset. An id outside the vocabulary leaves it as it was.
 int model_run_tokens(model_session* s, const model_run* run);
 
-// The same for a prompt: logits [vocab_size] of its last row, can be NULL.
+// The same for a prompt, all of it: logits [vocab_size] of its last row, can be NULL.
 int model_prefill(model_session* s, const int32_t* ids, int64_t count, float* logits);
 
 // Runs one token as decoding does. logits [vocab_size], can be NULL.
@@ -192,7 +194,8 @@ int model_output_logits(model_session* s, const float* hidden, int64_t num_rows,
 
 // What the attention module of one layer makes of rows as on_rows sees them: W_o attend(q, k, v)
 // without norms and bias, out [num_rows, hidden_len]. The rows are appended to the layer; through
-// the cache or not, as in model_run. Other layers are left alone. Rows of a layer come in order
+// the cache or not, as in model_run, and kept= keeps none of them, since what enters the layer is
+// not known. Other layers are left alone. Rows of a layer come in order
 // from position 0 on, at most the batch of the session at a time. Nothing else can be run until
 // model_session_reset.
 int model_attention_output(model_session* s, const model_rows* rows, bool through_cache,

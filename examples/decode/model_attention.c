@@ -129,6 +129,13 @@ static kvl_status append_rows(model_session* s, int layer, int64_t first, int64_
     const int32_t count = (int32_t)num_rows;
     kvl_append_desc append = { .layer = layer, .num_seqs = 1, .seqs = &s->seq };
     append.num_rows = &count;
+    int32_t kept[MODEL_MAX_KEPT], num_kept = 0;
+    for (int i = 0; i < s->kept.num; i++) {
+        const int64_t row = s->kept.rows[i] - first;
+        if (row >= 0 && row < num_rows) { kept[num_kept++] = (int32_t)row; }
+    }
+    append.num_kept = &num_kept;
+    append.kept = kept;
     append.k.data = model_rows_of(s)->k + first * shape->num_kv_heads * shape->head_dim;
     append.v.data = model_rows_of(s)->v + first * shape->num_kv_heads * shape->head_dim_v;
     return kvl_append(s->cache, &append);

@@ -398,7 +398,7 @@ int model_device_rows(model_session* s, int64_t num_rows, float* out)
 int model_device_output(model_session* s, const model_rows* rows, bool through_cache, float* out)
 {
     const model_buffers* b = &s->device->rows;
-    const model_span span = { rows->layer, rows->num_rows, through_cache };
+    const model_span span = { rows->layer, rows->num_rows, through_cache, 0 };
     device_run r = { s, rows->num_rows, KVL_OK };
     uint64_t bytes[3];
     heads_bytes(s, rows->layer, rows->num_rows, bytes);

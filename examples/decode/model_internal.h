@@ -96,6 +96,7 @@ typedef struct model_buffers {
 } model_buffers;
 
 enum {
+    MODEL_MAX_KEPT = 256,    // of kept= in a spec
     MODEL_QUERY_TILE = 128,  // with 256 keys: 128 KB of scores, which stay in the second cache
     MODEL_KEY_TILE = 256,
     MODEL_PAST_ROWS = 1024
@@ -104,13 +105,28 @@ enum {
 // What decides which rows of a layer are quantized when it has n of them; see kvloom.h, WORDS.
 typedef struct model_windows {
     int64_t sink_len, recent_len, chunk_len;
+    int kept_len;
 } model_windows;
+
+// model_kept.c: a number at a layer's input, and its row in the batch; < 0: in an earlier one.
+typedef struct model_largest {
+    float x;
+    int32_t row;
+} model_largest;
+
+typedef struct model_kept {
+    model_largest* largest;  // [num_layers, most] of the run's prompt so far, the largest first
+    int32_t* rows;           // [num] of the batch and the layer at hand that are kept, rising
+    int num;
+    int most;                // kept=N of the layer with the most; 0: none
+} model_kept;
 
 typedef struct model_device model_device;  // model_device.c
 
 struct model_session {
     const model* m;
     model_windows* windows;  // [num_layers]
+    model_kept kept;
     kvl_context* ctx;
     kvl_cache* cache;
     kvl_seq seq;
@@ -147,6 +163,7 @@ typedef struct model_span {
     int layer;
     int64_t num_rows;
     bool rows_through_cache;
+    int64_t prompt_rows;  // the first so many are of a prompt
 } model_span;
 
 // model_session.c: gives the parts of `b` that hold rows their places in `all` (NULL: only counts).
@@ -187,6 +204,13 @@ kvl_status model_restore(model_session* s, int layer, const model_stretch* rows,
 
 // Writes the session's message; returns status.
 int model_session_fail(model_session* s, int status, const char* format, ...) MODEL_LIKE_PRINTF(3);
+
+// model_kept.c: a run begins; which of the first num_rows rows of buffers.x, as they enter a layer,
+// its cache is asked to keep.
+bool model_kept_create(model_session* s);
+void model_kept_free(model_session* s);
+void model_kept_begin(model_session* s);
+kvl_status model_kept_find(model_session* s, int layer, int64_t num_rows);
 
 // model_attention.c: appends the span's rows to the cache and writes what its queries attend to
 // into o of model_rows_of. Returns MODEL_OK or MODEL_FAILED.

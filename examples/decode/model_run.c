@@ -176,6 +176,9 @@ static int run_attention(model_session* s, row_job* job, const model_span* span)
 {
     const model_layer* w = &s->m->layers[span->layer];
     model_buffers* b = &s->buffers;
+    if (model_kept_find(s, span->layer, span->prompt_rows) != KVL_OK) {
+        return model_session_fail(s, MODEL_FAILED, "%s", kvl_context_message(s->ctx));
+    }
     job->norm = w->attention_norm;
     for_rows(job, norm_row);
     const matrix_product qkv[] = { { &w->q, b->q }, { &w->k, b->k }, { &w->v, b->v } };
@@ -198,7 +201,8 @@ static int run_attention(model_session* s, row_job* job, const model_span* span)
 int model_attention_output(model_session* s, const model_rows* rows, bool through_cache, float* out)
 {
     const model_layer* w = &s->m->layers[rows->layer];
-    const model_span span = { rows->layer, rows->num_rows, through_cache };
+    s->kept.num = 0;  // what enters the layer is not known
+    const model_span span = { rows->layer, rows->num_rows, through_cache, 0 };
     if (rows->num_rows > s->batch_len) {
         return model_session_fail(s, MODEL_FAILED, "%lld rows: the session's batch has %d",
                                   (long long)rows->num_rows, s->batch_len);
@@ -329,6 +333,8 @@ static int run_batch(model_session* s, const model_run* run, int64_t first, int6
     const int begin = run->rows != NULL ? run->first_layer : 0;
     const int64_t hidden = s->m->geometry.hidden_len;
     const size_t bytes = (size_t)(num_rows * hidden) * sizeof(float);
+    const int64_t left = run->prompt_len > first ? run->prompt_len - first : 0;
+    const int64_t prompt_rows = left < num_rows ? left : num_rows;
     row_job job = { .s = s, .layer = -1, .num_rows = num_rows, .ids = run->ids + first };
     if (run->rows != NULL) {
         memcpy(s->buffers.x, run->rows + first * hidden, bytes);
@@ -339,7 +345,7 @@ static int run_batch(model_session* s, const model_run* run, int64_t first, int6
     int status = s->device != NULL ? model_device_begin(s, num_rows) : MODEL_OK;
     for (int layer = begin; layer < num_layers && status == MODEL_OK; layer++) {
         const bool through = run->rows_through_cache && (run->rows == NULL || layer == begin);
-        const model_span span = { layer, num_rows, through };
+        const model_span span = { layer, num_rows, through, prompt_rows };
         if (run->entering != NULL) {
             status = copy_rows(s, num_rows, run->entering + (layer * run->count + first) * hidden);
         }
@@ -376,6 +382,7 @@ int model_run_tokens(model_session* s, const model_run* run)
                                   (long long)s->length, (long long)run->count);
     }
     s->products = run->products;
+    model_kept_begin(s);
     for (int64_t first = 0; first < run->count; first += s->batch_len) {
         const int64_t left = run->count - first;
         const int64_t num_rows = left < s->batch_len ? left : s->batch_len;
@@ -394,11 +401,12 @@ int model_run_tokens(model_session* s, const model_run* run)
 
 int model_prefill(model_session* s, const int32_t* ids, int64_t count, float* logits)
 {
-    const model_run run = { .ids = ids, .count = count, .logits = logits };
+    const model_run run = { .ids = ids, .count = count, .logits = logits, .prompt_len = count };
     return model_run_tokens(s, &run);
 }
 
 int model_step(model_session* s, int32_t id, float* logits)
 {
-    return model_prefill(s, &id, 1, logits);
+    const model_run run = { .ids = &id, .count = 1, .logits = logits };
+    return model_run_tokens(s, &run);
 }

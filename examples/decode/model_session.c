@@ -138,7 +138,8 @@ static bool read_windows(model_session* s)
         kvl_layer_info info;
         ok = kvl_cache_layer_info(s->cache, layer, &info) == KVL_OK;
         if (ok) {
-            s->windows[layer] = (model_windows){ info.sink_len, info.recent_len, info.chunk_len };
+            s->windows[layer] = (model_windows){ info.sink_len, info.recent_len, info.chunk_len,
+                                                 info.kept_len };
         }
     }
     return ok;
@@ -191,7 +192,7 @@ int model_session_create(const model* m, const model_session_desc* desc, model_s
     s->pool = (matrix_pool){ run_on_context, s->ctx, s->num_threads, m->options.matrix_level };
     s->batch_len = choose_batch(s, desc->batch_len);
     bool ok = create_cache(s, desc, &report);
-    if (ok && !allocate_buffers(s)) {
+    if (ok && (!allocate_buffers(s) || !model_kept_create(s))) {
         ok = model_fail(&report, "out of memory: buffers of a batch of %d rows", s->batch_len);
     }
     if (ok && !model_device_create(s)) {
@@ -214,6 +215,7 @@ void model_session_free(model_session* s)
     free(s->buffers.all);
     free(s->buffers.scratch);
     free(s->windows);
+    model_kept_free(s);
     free(s);
 }
 

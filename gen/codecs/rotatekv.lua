@@ -2,10 +2,10 @@
 --
 -- The channels that share a scale are of any head, with neighbouring means; of a group's range the
 -- middle 80 percent is kept, and its zero point is a whole number.  Not repeated from the source:
--- its code range of bits^2 - 1, and an order calibrated on the text that is measured.  It keeps the
--- tokens whose hidden states are largest at a layer's input, up to 20, in 16 bits; a cache does not
--- see these: the first 20 rows stay.  Reading costs what restoring all heads of a layer costs, for
--- each head.
+-- its code range of bits^2 - 1, and an order calibrated on the text that is measured.  The tokens
+-- of a prompt that have the 20 largest numbers at a layer's input stay in 16 bits there: the engine
+-- names them, as `decode` and `kvloom-eval` do; where it does not, none stays.  Reading costs what
+-- restoring all heads of a layer costs, for each head.
 
 return {
     name = "rotatekv", text = "heads rotated together, channels sorted",
@@ -14,5 +14,5 @@ return {
                 transform = "grouped4", fit = "shrink80", levels = "affine", meta = "f16_point" },
     value   = { bits = 2, group = "head", axis = "per_token", transform = "hadamard",
                 fit = "shrink80", levels = "affine", meta = "f16_point" },
-    windows = { sink = 20, recent = 0 },
+    windows = { sink = 0, recent = 0, kept = 20 },
 }

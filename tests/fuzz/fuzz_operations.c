@@ -16,7 +16,7 @@ typedef struct world {
     kvl_context*   ctx;
     kvl_cache*     cache;
     kvl_seq        seqs[SEQS];
-    int            rows[SEQS], away[SEQS];
+    int            rows[SEQS], away[SEQS], keeps;
     fuzz_bytes     files[SEQS];
     float          x[2][CALL_ROWS * FUZZ_HEADS * FUZZ_DIM];
 } world;
@@ -70,7 +70,7 @@ static void append(world* w, int i, int with_attend)
 {
     static float q[CALL_ROWS * FUZZ_Q_HEADS * FUZZ_DIM], o[CALL_ROWS * FUZZ_Q_HEADS * FUZZ_DIM];
     const int byte = next(w);
-    const int32_t num = byte % CALL_ROWS;
+    const int32_t num = byte % CALL_ROWS, one = 1, name = num / 2;
     kvl_append_desc a;
     kvl_attend_desc t;
     memset(&a, 0, sizeof a);
@@ -86,6 +86,10 @@ static void append(world* w, int i, int with_attend)
     a.num_rows = t.q_lens = &num;
     a.k.data = w->x[0];
     a.v.data = w->x[1];
+    if (w->keeps && byte & 64 && num > 0) {
+        a.num_kept = &one;
+        a.kept = &name;
+    }
     t.q.data = q;
     t.o.data = o;
     t.prefill = byte >= 128;
@@ -133,7 +137,7 @@ static void load(world* w, int i)
         return;
     }
     const kvl_status status = kvl_load(w->cache, &d, &out, &num);
-    kvl_seq_rows rows = { 0, 0, 0, 0, 0 };
+    kvl_seq_rows rows = { 0 };
     if (status == KVL_OK) FUZZ_HOLDS(kvl_seq_get_rows(w->cache, 0, out->seq, &rows) == KVL_OK);
     enter(w, status, out ? out->seq : 0, rows.rows);
     kvl_loaded_free(w->ctx, out, num);
@@ -224,7 +228,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size)
 {
     static const char* const specs[] = { "kivi:k2,v2,g16,sink=2,recent=16,chunk=16,page=16",
                                          "q8_0:sink=3,recent=0,page=16", "f16:page=32",
-                                         "kivi:k3,v1,g32,sink=0,recent=5" };
+                                         "kivi:k3,v1,g32,sink=0,recent=5,kept=3" };
     static world w;
     kvl_cache_desc desc;
     memset(&w, 0, sizeof w);
@@ -239,7 +243,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size)
     desc.max_seqs = SEQS;
     desc.keep_len = what & 8 ? 20 : 0;
     desc.release_windows = what >> 2 & what >> 4 & 1;
-    desc.prefix_bytes = what & 32 ? 20000 : 0;
+    w.keeps = (what & 3) == 3;
+    desc.prefix_bytes = what & 32 && !w.keeps ? 20000 : 0;
     desc.max_bytes = what & 64 ? 400000 : 0;
     w.ctx = fuzz_context(&w.memory);
     w.live_before = w.memory.live;
