@@ -62,7 +62,7 @@ static const shape shapes[] = {
     { "block-gtq/kivi:k3,kg16,v2,vg16,k.place=pre_rope,k.shift=mean,k.extra=sparse3,page=32,sink=1,"
       "recent=4", 3, 1, 48, 32, 60, 0, 30 },
     { "turboquant-split:extra=outliers16,sink=3,recent=9", 3, 1, 112, 48, 80, 0, 30 },
-    { "rotatekv:page=32,sink=3,recent=9", 8, 4, 64, 48, 80, 0, 30 },
+    { "rotatekv:page=32,sink=3,recent=9,kept=0", 8, 4, 64, 48, 80, 0, 30 },
     { "rtn:k3,v4,g16,k.place=pre_rope,k.transform=grouped8,k.fit=search,rows=bf16,sink=1,recent=4",
       6, 6, 48, 32, 50, 20, 0 },
     // From here on with KVLOOM_TEST_ALL=1 alone.
@@ -72,8 +72,8 @@ static const shape shapes[] = {
       30 },
     { "rtn:b2,g16,k.place=pre_rope,k.transform=grouped,k.round=trellis8,sink=1,recent=4", 4, 2, 48,
       48, 50, 0, 0 },
-    { "rotatekv:k.transform=grouped16,k.levels=midpoint,k.fit=rms,k.meta=f16,sink=0,recent=0", 16,
-      16, 256, 32, 40, 0, 20 },
+    { "rotatekv:k.transform=grouped16,k.levels=midpoint,k.fit=rms,k.meta=f16,sink=0,recent=0,"
+      "kept=0", 16, 16, 256, 32, 40, 0, 20 },
     { "kvquant:sink=1,recent=4", 16, 1, 256, 256, 100, 0, 0 },
     { "kvquant:k4,k.place=post_rope,k.levels=affine,k.extra=none,k.axis=per_channel,kg32", 4, 2, 64,
       64, 100, 20, 0 },
